@@ -84,7 +84,9 @@ def execute(
     """
     if output_dir is not None:
         output_dir = path_of("output_dir", output_dir)
-    shared = caller.callers_group(group, devices.choose(str(config["device"]))) if _shares(config) else None
+    several = any(size != 1 for size in values_of(config.get("world_size", 1)))
+    may_share = several and "processes" in config.get("world", ())  # a case of several ranks in processes
+    shared = caller.callers_group(group, devices.choose(str(config["device"]))) if may_share else None
     if shared is not None and "world_size" not in config.get("given", ()):  # theirs among those that nobody chose
         fewer = [each for each in values_of(config["world_size"]) if each < shared.size()]
         config = {**config, "world_size": [*fewer, shared.size()]}
@@ -116,12 +118,6 @@ def _must_travel(plans: Sequence[Planned]) -> None:
     for text in (str(dict(variant.options).get("fn", "")) for variant in variants):
         if plugins.is_handed_over(text):
             plugins.check_travels(text)
-
-
-def _shares(config: Mapping[str, Any]) -> bool:
-    """Return whether a configuration may have a case of several ranks in processes."""
-    sizes = values_of(config.get("world_size", 1))
-    return "processes" in config.get("world", ()) and any(size != 1 for size in sizes)
 
 
 def _measured(

@@ -6,7 +6,7 @@ reference: memory linear in the sequence length. The derivation, its assumptions
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -96,8 +96,13 @@ def bounds(
         found[name] = Bound(*finished(sums[name], getattr(reference, name), terms, share, policy))
         if shifts:
             shifts[name] += policy.lost(getattr(reference, name), sums[name].size, terms * share)
-    found |= {name: replace(found[name], shift=shift.abs()) for name, shift in shifts.items()}
-    return {name: _with_own_errors(bound, getattr(reference, name)) for name, bound in found.items()}
+    for name, bound in found.items():  # the reference and this pass are computed in float64: what they err by is added
+        exact = getattr(reference, name)
+        size = REFERENCE_ERROR * (exact.abs() + exact.square().mean().sqrt())
+        certain = (bound.certain * OWN_ERROR + size).nan_to_num_(nan=torch.inf)
+        shift = shifts[name].abs() if shifts else 0.0
+        found[name] = Bound(certain, bound.variance * OWN_ERROR, shift)
+    return found
 
 
 def _ties(dout: Tensor, v: Tensor, policy: Policy) -> tuple[bool, bool]:
@@ -127,13 +132,6 @@ def _masked(
         "visible": visible * ~hidden, "bias": mine.masked_fill(hidden | lost, 0.0), "lost": lost,
         "lse": torch.where(lost, alike, lse),
     }  # fmt: skip
-
-
-def _with_own_errors(bound: Bound, reference: Tensor) -> Bound:
-    """The reference and this pass are computed in float64: what they err by is added."""
-    size = REFERENCE_ERROR * (reference.abs() + reference.square().mean().sqrt())
-    certain = (bound.certain * OWN_ERROR + size).nan_to_num_(nan=torch.inf)
-    return replace(bound, certain=certain, variance=bound.variance * OWN_ERROR)
 
 
 def _fill(bound: Bound, place: tuple[int | slice, ...], certain: Tensor, variance: Tensor) -> None:

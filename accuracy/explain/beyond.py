@@ -76,8 +76,9 @@ def _limits(case: Case, targets: Targets, policy: Policy) -> Named:
         problem, exact = case.problem, targets.reference
         heads_first = {name: exact[name].transpose(-1, -2) for name in ("lse", "delta")}
         reference = Reference(**{name: exact[name] for name in ("out", "dq", "dk", "dv")}, **heads_first)
+        q, k, v, dout = targets.inputs.tensors
         found = bounds(
-            *targets.inputs.tensors, reference, policy, scale=problem.softmax_scale, **problem.seen_by,
+            q, k, v, dout, reference, policy, scale=problem.softmax_scale, **problem.seen_by,
             softcap=problem.softcap, sinks=problem.sink_logits,
         )  # fmt: skip
         certain = {name: bound.certain for name, bound in found.items()}

@@ -45,8 +45,8 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     wrong = _leading(judged)
     leads = ROUNDING if wrong.empty else str(wrong["label"].iloc[0])
     wrong = judged[judged["_problem"] == 0] if wrong.empty else wrong
-    size = [float(numbers.get("repeats_size", 0)) for numbers in wrong["numbers"]]
-    first = wrong.assign(_size=size).sort_values(["_size", "world_size"], kind="stable").iloc[-1]  # the most telling
+    changes = [float(numbers.get("repeats_size", 0)) for numbers in wrong["numbers"]]
+    first = wrong.assign(_size=changes).sort_values(["_size", "world_size"], kind="stable").iloc[-1]  # most telling
     numbers = {key: value for each in wrong["numbers"] for key, value in each.items()} | first["numbers"]
     tensors = _tensors(wrong)
     found = {"leads": leads, "finding": str(first["finding"]), "numbers": numbers, "tensors": tensors}
@@ -63,6 +63,9 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     tried = _by_precision(rows["dtype"][rows["inputs"].isin(shown)]) or measured
     off = _profile(rows, tensors[0], dtypes[-1], size, shown)
     forward = wrong[wrong["tensor"].isin({*FORWARD} & {*tensors} or tensors)]
+    floor_of = [
+        (dtype, numbers.get("floor")) for dtype, numbers in zip(forward["dtype"], forward["numbers"], strict=True)
+    ]
     of_tensors = here[here["tensor"].isin(tensors) & here["dtype"].isin(tried)]
     bugs, every_bug = (each[each["label"].isin(BUGS)] for each in (here, verdicts))
     others_here, floors = _tensors_but(bugs, *tensors), (here["label"] == PRECISION_FLOOR) & ~here["_healthy"]
@@ -71,7 +74,8 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
         "coarser": _tensors_but(here[floors], *tensors, *others_here) if len(bugs) else (),
         "sound_dtypes": _by_precision({*of_tensors["dtype"]} - {*of_tensors.loc[~of_tensors["_healthy"], "dtype"]}),
         "only_dtypes": tried if tried != measured or len(tried) == 1 else (),
-        "floors": _floors(forward),
+        "floors": {floor: _by_precision(dtype for dtype, x in floor_of if x == floor)
+                   for floor in _by_precision(x for _, x in floor_of if x)},
         "inputs": shown,
         "ranks": tuple(map(int, off.index)),
         "trend": _trend(off),
@@ -133,12 +137,6 @@ def _tensors_but(verdicts: pd.DataFrame, *named: str) -> tuple[str, ...]:
     return tuple(name for name in _tensors(verdicts) if name not in (*named, "delta"))
 
 
-def _floors(wrong: pd.DataFrame) -> dict[str, tuple[str, ...]]:
-    """By format, the dtypes in which tensors are only as good as it."""
-    floors = pd.Series([numbers.get("floor") for numbers in wrong["numbers"]], wrong.index, dtype=object).dropna()
-    return {floor: _by_precision(wrong.loc[floors.index[floors == floor], "dtype"]) for floor in _by_precision(floors)}
-
-
 def _shown(rows: pd.DataFrame, wrong: pd.DataFrame) -> tuple[str, ...]:
     """The distributions that show what is wrong, as far as the findings name them."""
     named = {name for numbers in wrong["numbers"] for name in str(numbers.get("inputs", "")).split(", ") if name}
@@ -179,7 +177,7 @@ def _ratios(rows: pd.DataFrame, dtype: str, size: int) -> tuple[float, ...]:
 
 def _gain(wrong: pd.DataFrame) -> float | None:
     """The last certain gain of a tensor."""
-    found = [numbers for numbers in wrong["numbers"] if "gain" in numbers]
+    found = [each for each in wrong["numbers"] if "gain" in each]
     certain = [each["gain"] for each in found if abs(1 + each["gain"]) > STANDARD_ERRORS * each["gain_se"]]
     return float(certain[-1]) if certain else None
 

@@ -5,6 +5,7 @@ A format's own rounding is no fault.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -43,8 +44,11 @@ def _coarser(asked: Asked) -> Iterator[tuple[str, Stage]]:
     """Yield each format coarser than the case's own, with a function that casts to it and back."""
     for form in FORMATS.values():
         if form.precision < FORMATS[asked.case.dtype].precision:
-            dtype = getattr(torch, form.name)
-            yield form.name, lambda x, dtype=dtype: x.to(dtype).double()
+            yield form.name, partial(_there_and_back, dtype=getattr(torch, form.name))
+
+
+def _there_and_back(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype).double()
 
 
 def of_stages(asked: Asked) -> Iterator[Hypothesis]:

@@ -118,13 +118,17 @@ def _of_shards(size: int, length: int) -> dict[str, Stage]:
             exchanged = {first: other, other: first}
             word = f"the shards of ranks {first} and {other} exchanged"
             orders[word] = [exchanged.get(rank, rank) for rank in ranks]
-    moves: dict[str, Stage] = {word: lambda x, order=order: x[order] for word, order in orders.items()}
+    moves: dict[str, Stage] = {word: _in_order(order) for word, order in orders.items()}
     if length % 2 == 0:
         moves["the halves of each shard exchanged"] = lambda x: x.roll(x.shape[2] // 2, 2)
     moves["each shard's tokens in reverse order"] = lambda x: x.flip(2)
     moves["each shard's tokens rolled by 1"] = lambda x: x.roll(1, 2)
     moves["each shard's tokens rolled by -1"] = lambda x: x.roll(-1, 2)
     return moves
+
+
+def _in_order(order: list[int]) -> Stage:
+    return lambda shards: shards[order]
 
 
 def _recut(one: str, other: str, size: int) -> Stage:

@@ -1,6 +1,7 @@
 """A rank's partial in place of the final out or lse: returned, or handed to the backward."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
     for word, counts in _partials(asked).items():
         yield from _of_keys(asked, word, asked.reference.but(counts=counts))
     for step in range(1, asked.size):
-        yield from _of_rows(asked, f"the rank {step} behind", lambda x, step=step: x.roll(step, 0))
+        yield from _of_rows(asked, f"the rank {step} behind", partial(torch.roll, shifts=step, dims=0))
     if asked.case.problem.queries % (2 * asked.size) == 0:
         halves: dict[str, Stage] = {
             "the other half of the shard": lambda x: x.roll(x.shape[2] // 2, 2),
