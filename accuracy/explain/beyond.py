@@ -15,8 +15,7 @@ from accuracy.bound.policy import Policy, loosest
 from accuracy.bound.running import bounds
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, coarser
-from accuracy.measurement import padding
-from accuracy.measurement.compare import in_turn, stored_dtype
+from accuracy.measurement.compare import in_turn, is_padded, stored_dtype
 from accuracy.measurement.metrics import Array, appended
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Named, Targets
@@ -42,7 +41,7 @@ def count(case: Case, targets: Targets, tensor: str, x: Tensor, stored_lse: str)
     problem = case.problem
     if (
         problem.dropout is not None
-        or padding.is_padded(case)
+        or is_padded(case)
         or tensor in ("delta", "dsink")
         or problem.pairs > MOST_SCORES
         or case.forward_precision.low_wires

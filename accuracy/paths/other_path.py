@@ -18,10 +18,11 @@ from accuracy.core.dtype import FORMATS, INPUT_FORMATS, accumulation_dtype, held
 from accuracy.core.quantisation import FORMATS as LOW_FORMATS
 from accuracy.inputs.drawing import Inputs
 from accuracy.kernel import eager
-from accuracy.measurement import metrics, padding
+from accuracy.measurement import metrics
+from accuracy.measurement.compare import blanked
 from accuracy.measurement.observe import Answer, Observation
-from accuracy.measurement.repeats import run_alone
-from accuracy.measurement.rows import position_bins
+from accuracy.measurement.pipeline import position_bins
+from accuracy.measurement.reruns import run_alone
 from accuracy.measurement.targets import Named, Targets
 from accuracy.paths import drift
 from accuracy.runtime.quantise import by_heads
@@ -38,7 +39,7 @@ def other_tensors(case: Case, targets: Targets) -> Named:
     other, memory = case.other, targets.memory
     if other in memory:
         return memory[other]
-    found = joined(other, padding.blanked(other, run(other, targets.given.tensors)))
+    found = joined(other, blanked(other, run(other, targets.given.tensors)))
     others = [each for key, each in memory.items() if isinstance(key, Case)]
     if sum(x.nbytes for each in (*others, found) for x in each.values()) <= KEPT_BYTES:
         memory[other] = found

@@ -13,7 +13,7 @@ from accuracy.chart import mark
 from accuracy.core import fields
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.number import geometric_mean
-from accuracy.report.material import Material
+from accuracy.report.folder import Material
 from accuracy.report.matrix import gravest
 from accuracy.report.series import SINGLE_DEVICE, slot_of, with_labels
 from accuracy.report.stacks import GRADIENTS
@@ -52,7 +52,11 @@ def preset_of(worst: Worst | None, rows: pd.DataFrame) -> dict[str, Any]:
 
 def rows_of(made: Material) -> pd.DataFrame:
     """All rows of the run, alone and in stacks, with `series`, `facet` and what the views need beside."""
-    alone = made.labelled.assign(verdict=_verdicts(made))
+    # of each row over all ranks the gravest label that is not rounding
+    labels = {key: label for key, (label, _) in gravest(made.cells).items() if label != ROUNDING}
+    keys = made.whole[["named", "dtype", "world_size", "tensor"]].itertuples(index=False, name=None)
+    verdicts = pd.Series([labels.get(key, "") for key in keys], index=made.whole.index, dtype="object")
+    alone = made.labelled.assign(verdict=verdicts.reindex(made.labelled.index, fill_value=""))
     kinds = [rows for rows in (alone, _stacks(made)) if len(rows)]
     rows = pd.concat(kinds, ignore_index=True) if kinds else alone
     known = rows.drop_duplicates("series").set_index("series")
@@ -74,15 +78,6 @@ def _stacks(made: Material) -> pd.DataFrame:
     if len(made.labelled):
         labelled["facet"] += " · in a stack"
     return labelled.assign(verdict="")
-
-
-def _verdicts(made: Material) -> pd.Series:
-    """Of each row over all ranks the gravest label that is not rounding."""
-    labels = {key: label for key, (label, _) in gravest(made.cells).items() if label != ROUNDING}
-    whole = made.whole
-    keys = whole[["named", "dtype", "world_size", "tensor"]].itertuples(index=False, name=None)
-    found = pd.Series([labels.get(key, "") for key in keys], index=whole.index, dtype="object")
-    return found.reindex(made.labelled.index, fill_value="")
 
 
 def _growth(rows: pd.DataFrame) -> pd.Series:

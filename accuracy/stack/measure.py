@@ -11,8 +11,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case, Part, Stack, Variant
 from accuracy.core.dtype import FORMATS
-from accuracy.measurement.pipeline import Measured, Pipeline
-from accuracy.measurement.rows import about_case
+from accuracy.measurement.pipeline import Measured, Pipeline, about_case
 from accuracy.results.derived import ratio
 from accuracy.results.table import FAILED, OK, Row
 from accuracy.simulate.program import build_kernel
