@@ -68,7 +68,7 @@ def measure(
             yield worker.measure_here(pipeline, each, folder, configuration.case_seconds)
 
     if alone := [each for each in pending if _needs_no_other(each)]:
-        from accuracy.measurement.repeats import run_alone
+        from accuracy.measurement.reruns import run_alone
 
         yield from here(Pipeline(configuration.name, _cache(configuration), run_alone), alone)
         pending = [each for each in pending if not _needs_no_other(each)]

@@ -14,8 +14,7 @@ from accuracy.bound.policy import Policy, loosest
 from accuracy.bound.running import bounds
 from accuracy.core.case import Case
 from accuracy.core.dtype import coarser
-from accuracy.measurement import padding
-from accuracy.measurement.compare import in_turn, stored_dtype
+from accuracy.measurement.compare import in_turn, is_padded, stored_dtype
 from accuracy.measurement.metrics import appended
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Named, Targets
@@ -31,7 +30,7 @@ def answer(observation: Observation) -> Answer:
     """The column `beyond` of the results, of each rank and of all together; none where there is no bound."""
     case, targets, results = observation.case, observation.targets, observation.results
     low_wires = case.forward_precision.low_wires or case.backward_precision.low_wires
-    dropped_or_padded = case.problem.dropout is not None or padding.is_padded(case)
+    dropped_or_padded = case.problem.dropout is not None or is_padded(case)
     if dropped_or_padded or case.problem.pairs > MOST_SCORES or low_wires:
         return Answer()
     stored_lse = coarser(_format_of(case, "lse"), stored_dtype(case, "lse", results))

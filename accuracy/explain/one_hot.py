@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.measurement import padding
+from accuracy.measurement.compare import is_padded, joined
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
@@ -41,11 +41,11 @@ def rows(case: Case, targets: Targets, results: Sequence[Results]) -> list[Row]:
         case.inputs.name != "one_hot"
         or problem.sinks is not None
         or problem.dropout is not None
-        or padding.is_padded(case)
+        or is_padded(case)
         or max(group * problem.queries, problem.seqlen) > min(problem.head_dim, problem.value_dim)
     ):
         return []
-    returned = {name: x.double() for name, x in padding.joined(case, results).items()}
+    returned = {name: x.double() for name, x in joined(case, results).items()}
     lse, right_lse = returned.pop("lse", None), targets.reference["lse"]
     parts = _parts(targets, returned)
     held, right = parts["out"]

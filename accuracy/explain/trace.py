@@ -126,7 +126,7 @@ class _WatchedRunning(Running):
         rank = self.joined.rank
         taken = rank.account.take("out", rank.world.rank, block_out)
         if taken:
-            out = self.out if self.first is None else self.first
+            out = self.out
             self.joined.note(block, taken[-1].met, out, self.lse.squeeze(-1).transpose(1, 2))
 
 

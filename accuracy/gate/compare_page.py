@@ -1,7 +1,9 @@
 """compare.html, self-contained: what got worse and where, what to do, the cells around it, and all cells."""
 
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -49,19 +51,17 @@ def page(decision: Decision) -> bytes:
         rows=[(item, output.row(item)) for item in shown],
         left=len(decision.items) - len(skipped) - len(shown),
         skipped=skipped,
-        entries=_entries(decision),
+        entries=[
+            (kind, entry) for kind, read in (("hard", hard), ("soft", soft)) for entry in _entries(decision, read)
+        ],
         own_style=Markup((PAGE / "compare.css").read_text(encoding="utf-8")),
     )
 
 
-def _entries(decision: Decision) -> list[tuple[str, Entry]]:
-    """Hard entries first; without a baseline its side is empty."""
-    found = []
-    for kind, read in (("hard", hard), ("soft", soft)):
-        own = read(decision.run.about)
-        old = read(decision.baseline.about) if decision.baseline else dict.fromkeys(own, "")
-        found += [(kind, entry) for entry in entries(old, own)]
-    return found
+def _entries(decision: Decision, read: Callable[[Mapping[str, Any]], dict[str, str]]) -> list[Entry]:
+    """Without a baseline its side is empty."""
+    own = read(decision.run.about)
+    return entries(read(decision.baseline.about) if decision.baseline else dict.fromkeys(own, ""), own)
 
 
 def _title(decision: Decision) -> str:

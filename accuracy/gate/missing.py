@@ -71,20 +71,16 @@ def seeds_left_out(cells: Cells, baseline: Cells, second: Cells, also: list[str]
     for key, each in cells.items():
         if key in baseline and baseline[key].y and not each.nonfinite:
             ours = {*each.seeds, *(second[key].seeds if key in second else ())}
-            if text := _gap(ours, baseline[key].seeds):
-                gaps.setdefault(text, []).append(key)
+            theirs = baseline[key].seeds
+            skipped = [seed for seed in theirs[: len(ours & {*theirs})] if seed not in ours]
+            least = min(SEEDS, len(theirs))
+            if skipped:
+                gaps.setdefault(f"the run leaves out seed {skipped[0]} of the baseline", []).append(key)
+            elif len(ours) < least:
+                gaps.setdefault(f"the run has {count(len(ours), 'seed')}, and {least} are needed", []).append(key)
     for text, keys in gaps.items():
         others = f" (and {count(len(keys) - 1, 'further cell')})" if keys[1:] else ""
         yield Item(cell.named(keys[0], also), "missing", f"{text}{others}; measure it, or say --part")
-
-
-def _gap(ours: set[int], theirs: list[int]) -> str:
-    common = ours & set(theirs)
-    skipped = [seed for seed in theirs[: len(common)] if seed not in ours]
-    if skipped:
-        return f"the run leaves out seed {skipped[0]} of the baseline"
-    least = min(SEEDS, len(theirs))
-    return f"the run has {count(len(ours), 'seed')}, and {least} are needed" if len(ours) < least else ""
 
 
 def other_inputs(run: pd.DataFrame, baseline: pd.DataFrame, also: list[str]) -> Iterator[Item]:

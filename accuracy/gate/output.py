@@ -33,7 +33,9 @@ HEAD = ("cell", "rank", "label", "x single device", "baseline", "change", "error
 def terminal(decision: Decision, most: int = 10) -> str:
     """All of the text; the last line is `N passed, N failed, N skipped`."""
     lines = [_headline(decision), compared(decision), ""]
-    lines += _aligned([HEAD, *(row(item) for item in worst(decision, most))])
+    rows = [HEAD, *(row(item) for item in worst(decision, most))]
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]  # the last is as long as it is
+    lines += ["  ".join(map(str.ljust, each, (*widths, 0))).rstrip() for each in rows]
     left = len(decision.items) - decision.count(SKIPPED) - most
     lines += [f"and {count(left, 'cell')} more", ""] if left > 0 else [""]
     lines += [*labels(decision), *decision.notes, decision.last_line]
@@ -83,13 +85,6 @@ def labels(decision: Decision) -> list[str]:
     """`402 identical, 6 changed`: how many items have which label."""
     many = Counter(item.label for item in decision.items)
     return [", ".join(f"{many[label]} {label}" for label in STATE_OF if many[label]) or "nothing was measured"]
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    """Columns of equal width; the last is as long as it is."""
-    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
-    padded = [[text.ljust(width) for text, width in zip(each, (*widths, 0), strict=True)] for each in rows]
-    return ["  ".join(each).rstrip() for each in padded]
 
 
 def write(decision: Decision, folder: Path) -> None:
@@ -180,14 +175,12 @@ def _item(item: Item) -> dict[str, Any]:
 def _numbers(cell: Cell | None) -> dict[str, Any] | None:
     if cell is None or not cell.y:
         return None
-    return {
-        "error_rel": _plain(cell.error),
-        "x_single_device": _plain(cell.ratio),
-        "x_floor": _plain(cell.floors),
-        "worst_rank_x_single_device": _plain(cell.rank_ratio),
-        "largest_x_single_device": _plain(cell.max_ratio),
-        "log_ratio_by_seed": {str(seed): _plain(cell.y[seed]) for seed in cell.seeds},
-    }
+    numbers = {
+        "error_rel": cell.error, "x_single_device": cell.ratio, "x_floor": cell.floors,
+        "worst_rank_x_single_device": cell.rank_ratio, "largest_x_single_device": cell.max_ratio,
+    }  # fmt: skip
+    by_seed = {str(seed): _plain(cell.y[seed]) for seed in cell.seeds}
+    return {name: _plain(value) for name, value in numbers.items()} | {"log_ratio_by_seed": by_seed}
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,6 @@ from accuracy.core import plugins
 from accuracy.core.case import Part, Problem
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.masks import Window
-from accuracy.kernel.block import heads
 from accuracy.kernel.block.running_state import SoftmaxState
 from accuracy.kernel.block.sight import Sight
 from accuracy.runtime.dropout import Dropout
@@ -90,17 +89,16 @@ class Abilities:
         self, kernel: str, dtype: str, head_dim: int, partials: set[str], features: Mapping[str, str] | None = None
     ) -> str | None:
         """Why the kernel cannot serve such a case, or None. features: `Problem.features`, each with its setting."""
+        multiple = self.head_dim_multiple
         reasons = {
             self.missing: bool(self.missing),
             f"has no {dtype} here; it has {', '.join(self.dtypes)}": dtype not in self.dtypes,
             f"takes head_dim from {self.head_dim_min}, not {head_dim}": head_dim < self.head_dim_min,
             f"takes head_dim up to {self.head_dim_max}, not {head_dim}": head_dim > (self.head_dim_max or head_dim),
-            f"takes head_dim in multiples of {self.head_dim_multiple}, not {head_dim}": head_dim
-            % self.head_dim_multiple,
+            f"takes head_dim in multiples of {multiple}, not {head_dim}": head_dim % multiple,
         }
-        for reason, applies in reasons.items():
-            if applies:
-                return f"kernel {kernel} {reason}"
+        if reason := next((reason for reason, applies in reasons.items() if applies), ""):
+            return f"kernel {kernel} {reason}"
         for feature, setting in (features or {}).items():
             if feature in FEATURES and feature not in self.features:
                 return f"kernel {kernel} has no {feature} here: drop {setting} or use kernel=eager"
@@ -225,9 +223,8 @@ def gradients_by_autograd(
         leaves = [x.detach().requires_grad_() for x in (q, k, v)]
         block_out, block_lse = forward(*leaves)
     share = torch.exp(block_lse.detach() - lse)
-    outside = (dout * (block_out.detach().to(lse.dtype) - out)).sum(-1)
-    (outside,) = heads.first(outside)
-    dblock_out = (dout * heads.first(share.unsqueeze(-1))[0]).to(block_out.dtype)
+    outside = (dout * (block_out.detach().to(lse.dtype) - out)).sum(-1).transpose(1, 2)
+    dblock_out = (dout * share.unsqueeze(-1).transpose(1, 2)).to(block_out.dtype)
     return torch.autograd.grad((block_out, block_lse), leaves, (dblock_out, share * outside))
 
 

@@ -8,29 +8,23 @@ scale r (P k) for dq and scale P^T (r q) for dk, which are the out and the dv of
 
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from accuracy.core.case import Problem
+from accuracy.core.kinds import OneOf
 from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import in_jax
 from accuracy.kernel.block.sight import lse_beside
-
-IMPLEMENTATIONS = ("xla", "cudnn")
 
 
 @dataclass(frozen=True)
 class JaxNn(KernelKnobs):
     """implementation: xla, or cudnn (CUDA, 16 bit)."""
 
-    implementation: str = "xla"
-
-    def __post_init__(self) -> None:
-        """Raises ValueError."""
-        if self.implementation not in IMPLEMENTATIONS:
-            raise ValueError(f"implementation={self.implementation!r}; allowed: {', '.join(IMPLEMENTATIONS)}")
+    implementation: Annotated[str, OneOf("xla", "cudnn")] = "xla"
 
     def abilities(self, device: str) -> Abilities:
         """xla: float32 (it knows no softmax in float64) and 16 bit, every head dim; cudnn: 16 bit on CUDA, head_dim to
@@ -49,14 +43,12 @@ class JaxNn(KernelKnobs):
         return problem.pairs if self.implementation == "xla" else super().scores_at_once(problem, device)
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
+        mask, words = self._mask(q, k, how), self._how(how, q, k)
         with in_jax.exactly():
-            out, lse = in_jax.to_torch(
-                *_forward(*in_jax.to_jax(q, k, v), self._mask(q, k, how), **self._how(how, q, k))
-            )
+            out, lse = in_jax.to_torch(*_compiled(False)(*in_jax.to_jax(q, k, v), mask, **words))
         if lse.dtype == torch.float32:
             return out, lse.transpose(1, 2)
-        bias = how.sight(q, k).bias(torch.float32, q.device)
-        return out, lse_beside(q, k, how.scale, bias)
+        return out, lse_beside(q, k, how.scale, how.sight(q, k).bias(torch.float32, q.device))
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
         mask, words = self._mask(q, k, how), self._how(how, q, k)
@@ -65,12 +57,12 @@ class JaxNn(KernelKnobs):
         rest = (dout * share * (block_out.to(lse.dtype) - out)).sum(-1, keepdim=True)
         with in_jax.exactly():
             arrays = in_jax.to_jax(q, k, v, (dout * share).to(q.dtype))
-            dq, dk, dv = in_jax.to_torch(*_backward(*arrays, mask, **words))
+            dq, dk, dv = in_jax.to_torch(*_compiled(True)(*arrays, mask, **words))
             if not bool(rest.any()):  # the block is all that its rows see
                 return dq, dk, dv
             arrays = in_jax.to_jax(q, k, k, (rest * q).to(q.dtype))
-            of_keys, _ = in_jax.to_torch(*_forward(*arrays[:3], mask, **words))
-            _, _, of_queries = in_jax.to_torch(*_backward(*arrays, mask, **words))
+            of_keys, _ = in_jax.to_torch(*_compiled(False)(*arrays[:3], mask, **words))
+            _, _, of_queries = in_jax.to_torch(*_compiled(True)(*arrays, mask, **words))
         return dq + how.scale * rest * of_keys, dk + how.scale * of_queries.to(lse.dtype), dv
 
     def _how(self, how: How, q: Tensor, k: Tensor) -> dict[str, Any]:
@@ -97,14 +89,6 @@ def _compiled(backward: bool) -> Any:
         return jax.vjp(attend, q, k, v)[1](dout)
 
     return jax.jit(gradients if backward else forward, static_argnames=("scale", "is_causal", "implementation"))
-
-
-def _forward(*arrays: Any, **how: Any) -> Any:
-    return _compiled(False)(*arrays, **how)
-
-
-def _backward(*arrays: Any, **how: Any) -> Any:
-    return _compiled(True)(*arrays, **how)
 
 
 KERNEL = JaxNn

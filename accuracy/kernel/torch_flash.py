@@ -85,14 +85,9 @@ def _masks(q: Tensor, k: Tensor, how: How) -> tuple[bool, Tensor | None]:
     rows, keys = q.shape[1], k.shape[1]
     if how.window is None and (rows == keys or not how.causal):
         return how.causal, None
-    width = _width(keys)
+    width = 1 << (keys - 1).bit_length()  # few masks are kept: that of fewer keys is the right part of a wider one
     bias = _bias(replace(how.sight(q, k), keys=width), q.dtype)
     return False, None if bias is None else bias[..., width - keys :]
-
-
-def _width(keys: int) -> int:
-    """Few widths, so that few masks are kept: the mask of fewer keys is the right part of a wider one."""
-    return 1 << (keys - 1).bit_length()
 
 
 @lru_cache(maxsize=16)

@@ -111,7 +111,10 @@ def facts_of(
     settings, mask = function.settings(arguments, q, k)
     if mask is not None:
         kind = "added" if mask.is_floating_point() else "seen"
-        settings["mask"], tensors["mask"] = kind, _small(mask if kind == "added" else mask.bool())
+        mask = mask if kind == "added" else mask.bool()
+        for dim in (0, 1):  # without the copies that broadcasting made
+            mask = mask.narrow(dim, 0, 1) if mask.shape[dim] > 1 and mask.stride(dim) == 0 else mask
+        settings["mask"], tensors["mask"] = kind, mask
     device = q.device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     facts = Facts(
@@ -127,14 +130,6 @@ def facts_of(
 def word(x: Tensor) -> str:
     """bfloat16, ..."""
     return str(x.dtype).removeprefix("torch.")
-
-
-def _small(mask: Tensor) -> Tensor:
-    """Without the copies that broadcasting made."""
-    for dim, (size, stride) in enumerate(zip(mask.shape, mask.stride(), strict=True)):
-        if size > 1 and stride == 0 and dim < 2:
-            mask = mask.narrow(dim, 0, 1)
-    return mask
 
 
 class Shard(NamedTuple):
@@ -181,15 +176,11 @@ def _over(mesh: Any, number: int) -> Shard:
     place[number] = slice(None)
     ranks = tuple(int(rank) for rank in mesh.mesh[tuple(place)].tolist())
     options = getattr(sys.modules.get(CONTEXT_PARALLEL), "_cp_options", None)
-    balanced = len(ranks) > 1 and getattr(options, "enable_load_balance", False) and _enabled()
+    balanced = len(ranks) > 1 and getattr(options, "enable_load_balance", False)
+    if balanced:  # and torch's context parallelism has put its handlers in place
+        module: Any = sys.modules[CONTEXT_PARALLEL]
+        balanced = {*module.custom_ops} <= {*module.DTensor._op_dispatcher._custom_op_handlers}
     return Shard(ranks, "zigzag" if balanced else "contiguous")
-
-
-def _enabled() -> bool:
-    """Whether torch's context parallelism has put its handlers in place."""
-    module: Any = sys.modules[CONTEXT_PARALLEL]
-    handlers = module.DTensor._op_dispatcher._custom_op_handlers
-    return bool({*module.custom_ops} <= {*handlers})
 
 
 def _of_context_parallel(function: Callable[..., Any]) -> Any:

@@ -4,6 +4,7 @@ In a step that is not captured nothing is hooked. In one that is, every name tha
 `accuracy.live.functions` is bound to a wrapper; the files are written beside the step.
 """
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -26,7 +27,7 @@ from accuracy.live.writing import wait, write
 from accuracy.runtime.layout import CAPTURED, fits
 
 _steps: dict[Path, int] = {}  # entered so far
-WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+WRAPPERS = r"_orig_mod\.|_fsdp_wrapped_module\.|_checkpoint_wrapped_module\."
 
 
 class capture:  # reads as torch.no_grad does
@@ -79,7 +80,7 @@ class capture:  # reads as torch.no_grad does
             self._again: dict[str, list[Record]] = {}
             self._passed: dict[str, str] = {}
             modules = self.model.named_modules() if self.model is not None else ()
-            self._names = {id(module): _without_wrappers(name) for name, module in modules}
+            self._names = {id(module): re.sub(WRAPPERS, "", name) for name, module in modules}
             self._hooks = ExitStack()
             self._hooks.enter_context(hooked([*self._own, *known()], self.model, self._call))
         return self
@@ -184,9 +185,3 @@ class capture:  # reads as torch.no_grad does
             what = f"of layers {', '.join(self.layers)} " if self._orders else ""
             text = f"no call {what}was captured; name what computes attention: functions=['package.module:function']"
             warnings.warn(f"accuracy.capture: {text}", stacklevel=3)
-
-
-def _without_wrappers(name: str) -> str:
-    for wrapper in WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name

@@ -78,7 +78,9 @@ def own(function: str | Callable[..., Any], layout: str) -> tuple[Function, Orig
 
 
 def _hook(function: Function, original: Original, call: Call) -> Original:
-    parameters = function.parameters or _positional(original)
+    given = () if function.parameters else inspect.signature(original).parameters.values()
+    positional = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = function.parameters or tuple(each.name for each in given if each.kind in positional)
 
     def hooked(*args: Any, **kwargs: Any) -> Any:
         if getattr(_inside, "yes", False):
@@ -92,12 +94,6 @@ def _hook(function: Function, original: Original, call: Call) -> Original:
 
     update_wrapper(hooked, original)
     return hooked
-
-
-def _positional(function: Original) -> tuple[str, ...]:
-    """Names of the parameters that arguments without a name are for."""
-    given = inspect.signature(function).parameters.values()
-    return tuple(each.name for each in given if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD))
 
 
 def _bound(function: Callable[..., Any], model: nn.Module | None) -> Iterator[tuple[dict[str, Any] | object, str]]:

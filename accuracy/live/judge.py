@@ -83,7 +83,9 @@ def rows_of(found: Recorded, device: str) -> Iterator[dict[str, Any]]:
     call = load(found, device)
     facts = call.facts
     about = {name: getattr(facts, name) for name in ("step", "order", "layer", "call", "name", "function", "dtype")}
-    about |= {"world_size": call.size, "shape": _shape(call)}
+    q, k = call.tensors["q"].shape, call.tensors["k"].shape
+    tokens = f"{q[0]} x {q[1]}{'' if q[1] == k[1] else f' on {k[1]}'} tokens"
+    about |= {"world_size": call.size, "shape": f"{tokens}, heads {q[2]}/{k[2]} of {q[3]}"}
     if call.unjudged:
         yield about | {"rank": ALL_RANKS, "label": NOT_MEASURED, "sentence": call.unjudged, "tensor": "out"}
         return
@@ -171,9 +173,3 @@ def _places(call: Call, sums: metrics.Sums, shape: torch.Size) -> dict[str, np.n
     index = np.unravel_index(sums.worst.astype(int)[ranks], shape[1:])
     tokens = call.shards(torch.arange(shape[0] * shape[2])[None])[:, 0].numpy()
     return {"worst_batch": index[0], "worst_token": tokens[ranks, index[1]], "worst_head": index[2]}
-
-
-def _shape(call: Call) -> str:
-    q, k = call.tensors["q"].shape, call.tensors["k"].shape
-    keys = "" if q[1] == k[1] else f" on {k[1]}"
-    return f"{q[0]} x {q[1]}{keys} tokens, heads {q[2]}/{k[2]} of {q[3]}"

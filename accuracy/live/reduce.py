@@ -19,7 +19,7 @@ from accuracy.core.recording import choose
 from accuracy.live import script
 from accuracy.live.call_on_disk import Call, load
 from accuracy.live.judge import judge, numbers_of, rows_of
-from accuracy.live.rerun import Rerun
+from accuracy.live.script import Rerun
 from accuracy.live.verdict import label_of, verdict
 from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices

@@ -77,7 +77,9 @@ def verdict(rows: pd.DataFrame) -> Judged:
     ranks, size = sorted(same["rank"].unique()), first["world_size"]
     of_ranks = f" on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} of {size}" if size > 1 else ""
     where = f"{first['tensor']} of {first['layer']} in step {first['step']}{of_ranks}"
-    text = f"{where} leaves rounding first ({first['label'].replace('_', ' ')}): {first['sentence']}{_place(first)}."
+    batch, token, head = (int(first[f"worst_{name}"]) for name in ("batch", "token", "head"))
+    place = f"the most at batch {batch}, token {token}, head {head}"
+    text = f"{where} leaves rounding first ({first['label'].replace('_', ' ')}): {first['sentence']}, {place}."
     sentence = f"{text} {_others(wrong, first, judged)}{_left_out(rows)}".strip()
     return Judged(sentence, first["label"], dict(first))
 
@@ -112,11 +114,6 @@ def _far(row: Mapping[str, Any]) -> str:
     if row["times"] > 1 or row["times_row"] <= 1:
         return f"{whole}, relative error {row['error_rel']:.2g}"
     return f"a row {plain(row['times_row'])} times what rounding explains, the whole {plain(row['times'])}"
-
-
-def _place(first: pd.Series) -> str:
-    batch, token, head = (int(first[f"worst_{name}"]) for name in ("batch", "token", "head"))
-    return f", the most at batch {batch}, token {token}, head {head}"
 
 
 def _others(wrong: pd.DataFrame, first: pd.Series, judged: pd.DataFrame) -> str:

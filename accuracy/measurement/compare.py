@@ -14,11 +14,13 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import coarser, tensor_dtype
 from accuracy.core.errors import WrongResult
-from accuracy.measurement import metrics, padding
+from accuracy.core.sharding import lengths_of
+from accuracy.measurement import metrics
 from accuracy.measurement.distance import Distance, distance
 from accuracy.measurement.metrics import Array, Sums, significand_bits
 from accuracy.measurement.targets import Targets
 from accuracy.results.table import ALL_TENSORS
+from accuracy.runtime.sharding import join, token_map
 from accuracy.variant.base import schedule_of
 from accuracy.world.base import Results
 
@@ -41,7 +43,7 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
     bits: dict[str, Array] = {}
     sums: tuple[list[Sums], ...] = [], [], [], []  # of error, diff, single device and rounding floor, by tensor
     losses: list[Sums] = []
-    share = padding.share(case)
+    share = share_of(case)
     for name, x in in_turn(case, targets, results):
         dtype = stored_dtype(case, name, results)
         distances[name] = distance(x, targets.target(case, name), ulp_dtype=dtype)
@@ -125,3 +127,54 @@ def _check(case: Case, name: str, ranks: Sequence[Tensor], reference: Tensor) ->
 
 def _word(x: Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
+
+
+def share_of(case: Case) -> Array:
+    """Return the share of each rank's tokens that is no padding, (W,)."""
+    if not is_padded(case):
+        return np.ones(case.world_size)
+    return _real(case).double().mean(1).numpy()
+
+
+def blanked(case: Case, results: Sequence[Results]) -> list[Results]:
+    """Return the ranks' out, lse, dq, dk, dv (and dsink) with zeros for what is finite of padding."""
+    if not is_padded(case):
+        return list(results)
+    real = _real(case)
+    if bool(real.all()):
+        return list(results)
+    return [
+        tuple(_blanked(name, x, tokens) for name, x in zip(ALL_TENSORS, each, strict=False))
+        for tokens, each in zip(real, results, strict=True)
+    ]
+
+
+def _blanked(name: str, x: Tensor | None, real: Tensor) -> Tensor | None:
+    if x is None or name == "dsink":
+        return x
+    tokens = real.to(x.device) if name == "lse" else real.to(x.device)[:, None, None]
+    return x.masked_fill(~tokens & x.isfinite(), 0.0)
+
+
+def joined(case: Case, results: Sequence[Results]) -> dict[str, Tensor]:
+    """Return the tensors that all ranks returned, of the whole sequence without padding, in token layout and in their
+    own dtypes."""
+    found = {}
+    for name, ranks in zip(("out", "lse", "dq", "dk", "dv"), zip(*results, strict=True), strict=False):
+        returned = [x for x in ranks if x is not None]
+        if len(returned) == len(ranks):
+            shards = torch.stack(returned)
+            shards = shards.transpose(-1, -2) if name == "lse" else shards
+            found[name] = join(shards, case.variant.sharding)[:, : case.problem.length(name)]
+    return found
+
+
+def is_padded(case: Case) -> bool:
+    """Return whether the sequence, or a rank's shard, is padded with zeros."""
+    return case.problem.padding is not None or bool(lengths_of(case.variant.sharding))
+
+
+def _real(case: Case) -> Tensor:
+    """Return which of the ranks' tokens are no padding, (W, S/W)."""
+    length = case.problem.seqlen
+    return token_map(case.variant.sharding, length, case.world_size) < length

@@ -24,9 +24,8 @@ MOST_ELEMENTS = 2**21
 def compute_device(case: Case, method: str = "auto") -> str:
     """cpu or cuda. method: of the reference, as configured. What is compared with other paths, or between runs of other
     shapes, stays on the case's device."""
-    plain = Reruns(
-        *(getattr(case.reruns, name) for name in ("repeat", "poison", "unwaited", "future", "trace", "explain"))
-    )
+    kept = ("repeat", "poison", "unwaited", "future", "trace", "explain")
+    plain = Reruns(*(getattr(case.reruns, name) for name in kept))
     pairs, dim = case.problem.pairs, max(case.problem.head_dim, case.problem.value_dim)
     small = pairs * dim <= min(MOST_PRODUCTS, MOST_ELEMENTS * case.problem.queries)
     on_cpu = small and case.against is None and case.reruns == plain and method != "fused"
@@ -45,13 +44,10 @@ def single_threaded(case: Case, device: str) -> Iterator[None]:
 
 def move_results(results: Sequence[Results], device: str) -> list[Results]:
     """Move every rank's tensors to a device, by one transfer for each dtype."""
-    found = [list(rank) for rank in results]
-    kinds: dict[torch.dtype, list[tuple[int, int, Tensor]]] = {}
-    for rank, tensors in enumerate(results):
-        for number, x in enumerate(tensors):
-            if x is not None and x.device.type != device:
-                kinds.setdefault(x.dtype, []).append((rank, number, x))
+    kinds: dict[torch.dtype, dict[int, Tensor]] = {}
+    for x in (x for rank in results for x in rank if x is not None and x.device.type != device):
+        kinds.setdefault(x.dtype, {})[id(x)] = x
+    moved: dict[int, Tensor] = {}
     for each in kinds.values():
-        for (rank, number, _), x in zip(each, move([x for *_, x in each], device), strict=True):
-            found[rank][number] = x
-    return [tuple(rank) for rank in found]
+        moved.update(zip(each, move([*each.values()], device), strict=True))
+    return [tuple(moved.get(id(x), x) for x in rank) for rank in results]

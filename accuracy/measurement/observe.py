@@ -18,8 +18,8 @@ from torch import Tensor
 from accuracy.core.case import Case, Part, Problem, Reruns
 from accuracy.inputs import drawing
 from accuracy.inputs.drawing import Inputs
-from accuracy.measurement import compute_device, padding
-from accuracy.measurement.compare import Compared, compare
+from accuracy.measurement import compute_device
+from accuracy.measurement.compare import Compared, blanked, compare
 from accuracy.measurement.targets import Targets
 from accuracy.reference.cache import Cache
 from accuracy.reference.float64 import Reference
@@ -113,7 +113,7 @@ class Bench:
         shards = shards_of(case, targets)
         ran = self.run_ranks(replace(case, reruns=Reruns(repeat=case.reruns.repeat)), shards)
         ran = replace(ran, results=compute_device.move_results(ran.results, self.device_of(case)))
-        results = padding.blanked(case, ran.results)
+        results = blanked(case, ran.results)
         return Observation(case, targets, shards, ran, results, compare(case, targets, results), self)
 
     def targets(self, case: Case) -> Targets:

@@ -72,8 +72,10 @@ def fingerprint(device: str) -> dict[str, Any]:
         "device": devices.name(device),
         "torch": torch.__version__,
         "cuda": torch.version.cuda if device == "cuda" else None,
-        "flash_attn": _version("flash-attn") if device == "cuda" else None,
-        "flash_attn_4": _version("flash-attn-4") if device == "cuda" else None,
+        **{
+            name: _version(name.replace("_", "-")) if device == "cuda" else None
+            for name in ("flash_attn", "flash_attn_4")
+        },
         "triton": _version("triton") if device == "cuda" or interpreted else None,
         "cudnn": torch.backends.cudnn.version() if device == "cuda" else None,
         "knobs": knobs(device),

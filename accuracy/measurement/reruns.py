@@ -14,11 +14,91 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.errors import WrongResult
 from accuracy.measurement.observe import Answer, Observation
-from accuracy.measurement.repeats import Changes, Numbers, columns
 from accuracy.results.table import ALL_TENSORS
+from accuracy.runtime import device
 from accuracy.runtime.sharding import token_map
-from accuracy.simulate.program import Ran
+from accuracy.simulate.program import Ran, build_kernel, rank_program, simulate
 from accuracy.world.base import Results, Tensors
+from accuracy.world.processes import ProcessesWorld, group_of_one, run_rank
+
+Numbers = dict[str, dict[str, Any]]
+"""By tensor: elements that differed in any run, the runs in which one did, the largest change."""
+
+
+class Changes:
+    """What further runs change of one rank's tensors."""
+
+    def __init__(self, first: Results) -> None:
+        named = dict(zip(ALL_TENSORS, first, strict=False))
+        self._first = {name: x for name, x in named.items() if x is not None}
+        self._differing = {name: torch.zeros_like(x, dtype=torch.bool) for name, x in self._first.items()}
+        self._runs: dict[str, list[int]] = {name: [] for name in self._first}
+        self._sizes = dict.fromkeys(self._first, 0.0)
+
+    def note(self, run: int, results: Results) -> None:
+        """Note what the results of a further run changed."""
+        for name, y in zip(ALL_TENSORS, results, strict=False):
+            x = self._first.get(name)
+            if x is None or y is None or torch.equal(x, y):
+                continue
+            changed = (x != y) & ~(x.isnan() & y.isnan())
+            if not changed.any():
+                continue
+            change = (y.double() - x.double())[changed].abs().max() / x.double().square().mean().sqrt()
+            self._differing[name] |= changed
+            self._sizes[name] = max(self._sizes[name], float(change.nan_to_num(nan=torch.inf)))
+            self._runs[name].append(run)
+
+    def numbers(self) -> Numbers:
+        """Return what changed in all runs that were noted."""
+        return {
+            name: {"elements": int(self._differing[name].sum()), "runs": runs, "size": self._sizes[name]}
+            for name, runs in self._runs.items()
+        }
+
+
+def copies(results: Results) -> Results:
+    """Copy the results: the next run of a function may fill the buffers that hold them again."""
+    return tuple(None if x is None else x.clone() for x in results)
+
+
+def repeat(first: Results, again: Callable[[], Results], count: int) -> Numbers:
+    """Run one rank `count` times again, and return what changed."""
+    changes = Changes(first)
+    for run in range(count):
+        changes.note(run, again())
+    return changes.numbers()
+
+
+def run_alone(case: Case, shards: Sequence[Tensors]) -> Ran:
+    """Run a case in this process: its simulated ranks, or its one rank in a group of its own. Raises what that does."""
+    if case.world == "simulated":
+        return simulate(case, shards)
+    program = rank_program(case, build_kernel(case), shards)
+    with group_of_one(case.device) as group:
+        world = ProcessesWorld(0, 1, group)
+        with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
+            results = run_rank(program, world)
+        results = copies(results)
+        again = repeat(results, lambda: run_rank(program, world), case.reruns.repeat)
+    return Ran([results], cost, [again])
+
+
+def columns(ranks: Sequence[Numbers]) -> dict[str, dict[str, list[Any]]]:
+    """Return for every tensor, by rank and for all ranks, the elements that differed in any run, the runs that
+    differed, and the largest change over the tensor's root mean square."""
+    found = {}
+    for name in ranks[0]:
+        each = [rank[name] for rank in ranks]
+        elements, sizes = [one["elements"] for one in each], [one["size"] for one in each]
+        runs = [one["runs"] for one in each]
+        found[name] = {
+            "repeats_differ": [*elements, sum(elements)],
+            "repeats_runs": [*map(len, runs), len(set().union(*runs))],
+            "repeats_size": [*sizes, max(sizes)],
+        }
+    return found
+
 
 GUARD_ELEMENTS = 4096  # NaN before and behind each input: more than any kernel's tile reads ahead
 Counts = dict[str, dict[str, list[Any]]]  # tensor -> column -> number of each rank, then of all ranks together
@@ -77,20 +157,19 @@ def _newly_nonfinite(rank: int, name: str, x: Tensor, y: Tensor) -> Tensor:
 
 
 class Guarded:
-    """A rank's tensors amid NaN; whoever writes beside them is found out."""
+    """A rank's tensors amid NaN; whoever writes beside them is found out. tensors: copies, each in the middle of a
+    buffer of NaN."""
 
     def __init__(self, tensors: Tensors) -> None:
-        self._pairs = [_amid_nan(x) for x in tensors]
-
-    @property
-    def tensors(self) -> Tensors:
-        """Return copies of the tensors, each in the middle of a buffer of NaN."""
-        return tuple(x for _, x in self._pairs)
+        self._buffers = [x.new_full((x.numel() + 2 * GUARD_ELEMENTS,), torch.nan) for x in tensors]
+        inside = slice(GUARD_ELEMENTS, -GUARD_ELEMENTS)
+        pairs = zip(self._buffers, tensors, strict=True)
+        self.tensors = tuple(buffer[inside].view(x.shape).copy_(x) for buffer, x in pairs)
 
     def check(self, rank: int) -> None:
         """Raises WrongResult where a NaN is gone."""
-        for buffer, x in self._pairs:
-            if int(buffer.isnan().sum()) < buffer.numel() - x.numel():
+        for buffer in self._buffers:
+            if int(buffer.isnan().sum()) < 2 * GUARD_ELEMENTS:
                 raise WrongResult(f"rank {rank} wrote next to its inputs, outside of its tensors")
 
 
@@ -101,14 +180,6 @@ def _poisoned(observation: Observation) -> Ran:
     for rank, each in enumerate(guarded):
         each.check(rank)
     return ran
-
-
-def _amid_nan(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a buffer of NaN and, in its middle, a copy of x."""
-    buffer = x.new_full((x.numel() + 2 * GUARD_ELEMENTS,), torch.nan)
-    middle = buffer[GUARD_ELEMENTS : GUARD_ELEMENTS + x.numel()].view(x.shape)
-    middle.copy_(x)
-    return buffer, middle
 
 
 def other_future(case: Case, rank: int, shards: Tensors) -> Tensors:

@@ -18,10 +18,11 @@ from accuracy.core.dtype import FORMATS, INPUT_FORMATS, accumulation_dtype, held
 from accuracy.core.quantisation import FORMATS as LOW_FORMATS
 from accuracy.inputs.drawing import Inputs
 from accuracy.kernel import eager
-from accuracy.measurement import metrics, padding
+from accuracy.measurement import metrics
+from accuracy.measurement.compare import joined
 from accuracy.measurement.observe import Answer, Observation
-from accuracy.measurement.repeats import run_alone
-from accuracy.measurement.rows import position_bins
+from accuracy.measurement.pipeline import position_bins
+from accuracy.measurement.reruns import run_alone
 from accuracy.measurement.targets import Named, Targets
 from accuracy.paths import drift
 from accuracy.runtime.quantise import by_heads
@@ -47,7 +48,7 @@ def other_tensors(case: Case, targets: Targets) -> Named:
 def answer(observation: Observation) -> Answer:
     """Of each tensor that both paths have: its columns of the table, by ranks, and those of positions, by bins."""
     case, targets = observation.case, observation.targets
-    a, b = padding.joined(case, observation.results), other_tensors(case, targets)
+    a, b = joined(case, observation.results), other_tensors(case, targets)
     healthy, natural = _healthy(case, targets), targets.natural(case.problem)
     by_rank, by_bin = {}, {}
     for name in [each for each in a if each in b]:
@@ -91,7 +92,7 @@ def _widen(found: Named, own: Named, reference: Named, most: float) -> None:
 
 def run(case: Case, tensors: Sequence[Tensor]) -> Named:
     """Run all ranks on the whole q, k, v, dout in this process, a function alone in its group; return what they gave,
-    as `padding.joined` has it."""
+    as `joined` has it."""
     layout = case.variant.sharding, case.world_size
     shards = list(zip(*(cut(x, *layout) for x in tensors), strict=True))
-    return padding.joined(case, run_alone(replace(case, reruns=Reruns()), shards).results)
+    return joined(case, run_alone(replace(case, reruns=Reruns()), shards).results)

@@ -21,7 +21,8 @@ MOST_VALUES = 4
 
 def facts_line(run: Run, claims: list[Claim]) -> str:
     """Device, kernel, mask, tokens, heads, dtypes, seeds and claims in short words, joined by a dot."""
-    every = run.cases
+    every, held = run.cases, [claim.holds for claim in claims]
+    open_ = f" ({held.count(None)} cannot be judged here)" if None in held else ""
     cases = every[every["status"] == OK] if (every["status"] == OK).any() else every
     provenance = run.record.get("provenance")
     device = provenance.get("device_name") if isinstance(provenance, dict) else None
@@ -33,17 +34,11 @@ def facts_line(run: Run, claims: list[Claim]) -> str:
         _heads(cases),
         _listed(sorted(cases["dtype"].unique(), key=lambda name: DTYPES[name].precision), "dtype"),
         count(cases["seed"].nunique(), "seed"),
-        _held(claims),
+        f"claims held: {held.count(True)} of {len(held) - held.count(None)}{open_}" if held else "",
         *(f"{count(number, 'case')} {status}" for status in (FAILED, UNSUPPORTED)
           if (number := int((every["status"] == status).sum()))),
     )  # fmt: skip
     return " · ".join(filter(None, parts))
-
-
-def _held(claims: list[Claim]) -> str:
-    found = [claim.holds for claim in claims]
-    open_ = f" ({found.count(None)} cannot be judged here)" if None in found else ""
-    return f"claims held: {found.count(True)} of {len(found) - found.count(None)}{open_}" if found else ""
 
 
 def _listed(values: Iterable[Any], word: str) -> str:

@@ -15,8 +15,7 @@ from accuracy.core.paths import whole_file
 from accuracy.report import about, explorer, first_screen, further, prose
 from accuracy.report.embedded import BUDGET_BYTES, EMPTY, encode_rows
 from accuracy.report.first_screen import Answer
-from accuracy.report.folder import read
-from accuracy.report.material import Material, material_of
+from accuracy.report.folder import Material, material_of, read
 from accuracy.report.series import facets_of
 from accuracy.report.why import why
 

@@ -59,8 +59,10 @@ def encode_rows(
     firsts = results.drop_duplicates("case_id").to_dict("records")
     commands = {str(row["case_id"]): json.dumps(command(row)) for row in firsts}
     for digits, most in ((WHOLE_DIGITS, comfortable), (4, comfortable), (3, budget)):
-        if digits == 3:
-            results = _slim(results)
+        if digits == 3:  # no view of single ranks shows these columns
+            columns = [name for name in _ONLY_WHOLE if name in results]
+            kept = results[columns].where(results["rank"] == ALL_RANKS)
+            results = results.assign(**{name: kept[name] for name in columns})
         encoded = _base64(_pieces(results, digits, commands, bins), most)
         if len(encoded) <= most:
             note = slim if digits == 3 else rounded.format(digits)
@@ -76,13 +78,6 @@ def encode_rows(
         f"per-rank rows of the later seeds first. {slim}"
     )
     return EmbeddedRows(encoded, keep, note)
-
-
-def _slim(results: pd.DataFrame) -> pd.DataFrame:
-    """The rows of single ranks without the columns that no view of theirs shows."""
-    columns = [name for name in _ONLY_WHOLE if name in results]
-    kept = results[columns].where(results["rank"] == ALL_RANKS)
-    return results.assign(**{name: kept[name] for name in columns})
 
 
 def _pieces(rows: pd.DataFrame, digits: int, commands: dict[str, str], bins: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ import pandas as pd
 from accuracy.chart import mark
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.number import geometric_mean
-from accuracy.report.material import Material
+from accuracy.report.folder import Material
 from accuracy.report.matrix import gravest
 from accuracy.report.series import SINGLE_DEVICE, slot_of
 from accuracy.results.table import ALL_RANKS, LOSSES, METRICS, METRICS_OF_PAIRS
@@ -45,8 +45,12 @@ def preset_of(worst: Worst | None, rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def rows_of(made: Material) -> pd.DataFrame:
-    """All rows of the run, with `series`, `facet` and what the views need beside."""
-    rows = made.labelled.assign(verdict=_verdicts(made))
+    """Return all rows of the run, with `series`, `facet` and what the views need beside."""
+    # of each row over all ranks the gravest label that is not rounding
+    labels = {key: label for key, (label, _) in gravest(made.cells).items() if label != ROUNDING}
+    keys = made.whole[["named", "dtype", "world_size", "tensor"]].itertuples(index=False, name=None)
+    verdicts = pd.Series([labels.get(key, "") for key in keys], index=made.whole.index, dtype="object")
+    rows = made.labelled.assign(verdict=verdicts.reindex(made.labelled.index, fill_value=""))
     known = rows.drop_duplicates("series").set_index("series")
     only_kernels = bool((rows["variant"] == SINGLE_DEVICE).all())
     slots = {label: slot_of(row["variant"], row["kernel"] if only_kernels else "") for label, row in known.iterrows()}
@@ -54,15 +58,6 @@ def rows_of(made: Material) -> pd.DataFrame:
     rows = rows.assign(colour=rows["series"].map(colours).astype("int64"), growth=_growth(rows))
     unused = [name for name in (*METRICS, *LOSSES, *METRICS_OF_PAIRS) if name in rows and rows[name].isna().all()]
     return _with_conditions(rows).drop(columns=unused)
-
-
-def _verdicts(made: Material) -> pd.Series:
-    """Of each row over all ranks the gravest label that is not rounding."""
-    labels = {key: label for key, (label, _) in gravest(made.cells).items() if label != ROUNDING}
-    whole = made.whole
-    keys = whole[["named", "dtype", "world_size", "tensor"]].itertuples(index=False, name=None)
-    found = pd.Series([labels.get(key, "") for key in keys], index=whole.index, dtype="object")
-    return found.reindex(made.labelled.index, fill_value="")
 
 
 def _growth(rows: pd.DataFrame) -> pd.Series:

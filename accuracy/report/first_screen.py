@@ -10,12 +10,10 @@ from accuracy.core import fields
 from accuracy.core.number import count
 from accuracy.report import prose
 from accuracy.report.about import facts_line
-from accuracy.report.folder import Run
-from accuracy.report.material import Material
-from accuracy.report.matrix import MARKS, matrix
+from accuracy.report.folder import Material, Run
+from accuracy.report.matrix import JUDGED, MARKS, matrix, worst_cell
 from accuracy.report.picture import Picture, draw, lines_of, numbers
 from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, geometric_means, short_names, slot_of
-from accuracy.report.worst import JUDGED, worst_cell
 from accuracy.results.claim import answer_case, answer_holds
 from accuracy.results.glossary import defined
 from accuracy.results.table import ALL_RANKS, FAILED, OK

@@ -14,9 +14,18 @@ import pandas as pd
 import pyarrow as pa
 
 from accuracy.core.errors import ConfigError
+from accuracy.report import series
+from accuracy.report.matrix import furthest_first
 from accuracy.results import table
+from accuracy.results.claim import Claim, judge
 from accuracy.results.storage import write_json
-from accuracy.verdict.rows import in_blocks
+from accuracy.results.table import ALL_RANKS
+from accuracy.verdict.attribution import Attribution, attributions
+from accuracy.verdict.diagnosis import diagnoses
+from accuracy.verdict.facts import Facts
+from accuracy.verdict.label import NOT_MEASURED
+from accuracy.verdict.rows import in_blocks, names_of, with_names
+from accuracy.verdict.verdict import verdicts
 
 SWEEP = "sweep.json"
 
@@ -134,13 +143,9 @@ def joined(runs: Sequence[Run], words: list[str]) -> Run:
             rows = getattr(run, kind)
             tables[kind].append(rows[~rows["case_id"].isin(seen)])
         seen |= mine
-    whole = {kind: _below(frames) for kind, frames in tables.items()}
+    full = {kind: [frame for frame in frames if len(frame)] or frames[:1] for kind, frames in tables.items()}
+    whole = {kind: pd.concat(frames, ignore_index=True) for kind, frames in full.items()}
     return Run(**whole, record=_record([run.record for run in runs], words), problem=runs[0].problem)
-
-
-def _below(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    full = [frame for frame in frames if len(frame)] or frames[:1]
-    return pd.concat(full, ignore_index=True)
 
 
 def _record(records: list[dict[str, Any]], words: list[str]) -> dict[str, Any]:
@@ -164,3 +169,47 @@ def _record(records: list[dict[str, Any]], words: list[str]) -> dict[str, Any]:
 def _alike(values: list[Any]) -> Any:
     """The value of all jobs, or the values job by job."""
     return values[0] if all(value == values[0] for value in values) else {"of the jobs": values}
+
+
+@dataclass(frozen=True)
+class Material:
+    """labelled: the rows of attention alone, each with its series and facet; measured: those with numbers, with the
+    variant's name in the column `named`. verdicts: of all cells; cells: of what was measured, with `named`; found: the
+    facts of each variant, gravest first."""
+
+    run: Run
+    claims: list[Claim]
+    labelled: pd.DataFrame
+    measured: pd.DataFrame
+    verdicts: pd.DataFrame
+    cells: pd.DataFrame
+    found: list[Facts]
+    attributed: list[Attribution]
+
+    @property
+    def whole(self) -> pd.DataFrame:
+        """The measured rows over all ranks."""
+        return self.measured[self.measured["rank"] == ALL_RANKS]
+
+
+def material_of(run: Run) -> Material:
+    """Labelled and judged."""
+    names = names_of(run.results)
+    labelled = in_blocks(series.in_reading_order(series.with_labels(with_names(run.results, names))))
+    measured = labelled[labelled["case_id"].isin(run.measured["case_id"]) & labelled["tensor"].notna()]
+    judged = verdicts(run.results)
+    cells = with_names(judged[judged["label"] != NOT_MEASURED], names)
+    found = [] if cells.empty else diagnoses(cells.drop(columns="named"), run.results, run.steps, run.hypotheses)
+    found = furthest_first(found, measured)
+    claims = judge(run.experiment, run.results, judged)
+    attributed = attributions(run.results)
+    return Material(
+        run,
+        claims,
+        labelled.drop(columns="named"),
+        measured,
+        judged,
+        cells,
+        found,
+        attributed,
+    )

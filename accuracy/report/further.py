@@ -12,8 +12,8 @@ from accuracy.chart.view import Panel, Table, TableCell, cells, grid
 from accuracy.core import fields
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.number import MISSING, count, plain, ratio, scientific, seconds, size_in_bytes
+from accuracy.report.matrix import JUDGED
 from accuracy.report.series import Facet, geometric_means, series_order, tensor_order
-from accuracy.report.worst import JUDGED
 from accuracy.results.cell import EFFECT
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.attribution import FINAL, KERNEL_PLACE, NAMES, Attribution
@@ -144,18 +144,17 @@ def recommendation_table(facet: Facet) -> Table | None:
         if len(mine) > 1:
             accurate = mine[mine["error"] <= mine["error"].min() * AS_ACCURATE]
             least = (_least(accurate, "seconds"), _least(mine, "seconds"), _least(mine, "peak_bytes"))
-            body.append(cells(size, *(least if timed else [_all_of(accurate)])))
+            if timed:
+                body.append(cells(size, *least))
+                continue
+            named = accurate.sort_values("error", kind="stable")
+            first, last = (ratio(named["error"].iloc[place]) for place in (0, -1))
+            detail = first if first == last else f"{first} to {last}"
+            body.append(cells(size, TableCell(", ".join(map(str, named["series"])), detail=detail, kind="named")))
     head = ("world size", "take", "fastest", "least memory") if timed else ("world size", "take one of")
     more = ", time, peak memory" if timed else "; cases that share a GPU have no times, workers=1 measures them"
     caption = f"What to take, {facet.label}: worst of {', '.join(JUDGED)} over single device's error{more}"
     return Table(caption, head, tuple(body)) if body else None
-
-
-def _all_of(found: pd.DataFrame) -> TableCell:
-    named = found.sort_values("error", kind="stable")
-    least, most = (ratio(each) for each in (named["error"].iloc[0], named["error"].iloc[-1]))
-    detail = least if least == most else f"{least} to {most}"
-    return TableCell(", ".join(map(str, named["series"])), detail=detail, kind="named")
 
 
 def _least(found: pd.DataFrame, column: str) -> TableCell | str:

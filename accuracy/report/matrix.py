@@ -2,15 +2,127 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 from accuracy.chart.view import Table, TableCell, grid
+from accuracy.core.dtype import DTYPES
 from accuracy.core.number import MISSING, TIMES, as_float, count, ratio
-from accuracy.report.series import SINGLE_DEVICE, Facet, geometric_means, short_names
-from accuracy.report.worst import JUDGED, ratio_of
-from accuracy.verdict.facts import Worst
+from accuracy.core.probes import PROBES
+from accuracy.report.series import SINGLE_DEVICE, Facet, geometric_means, short_names, spoken
+from accuracy.results.table import ALL_RANKS, TENSORS
+from accuracy.verdict.facts import Facts, Worst
 from accuracy.verdict.label import BUGS, LABELS, ROUNDING
+
+JUDGED = ("out", "dq", "dk", "dv")  # what a model trains on: lse is float32 whatever the case, delta follows from out
+CELL = ["facet", "series", "variant", "kernel", "dtype", "world_size", "tensor"]
+EXACT = "float64"  # its rounding is far below all others': it shows whether the schedule is right
+ALIKE = 1.02  # ratios that seeds may exchange: of these the coarsest dtype's, as people run it
+NAMED_RANK = 1.1  # a rank is named where it is further off than all ranks together by what one sees in three digits
+
+
+def ratio_of(alone: bool) -> str:
+    """Kernels alone are their own single device: only the floor tells them apart."""
+    return "x_floor" if alone else "x_single_device"
+
+
+def furthest_first(found: list[Facts], measured: pd.DataFrame) -> list[Facts]:
+    """The verdicts of one label by how far their variant's worst cell is; the gravest label stays first."""
+    column = ratio_of(bool((measured["variant"] == SINGLE_DEVICE).all()))
+    rows = measured[(measured["rank"] == ALL_RANKS) & np.isfinite(measured[column])]
+    for wanted in (rows["dtype"] != EXACT, rows["tensor"].isin(JUDGED), ~rows["inputs"].isin(list(PROBES))):
+        rows = _where(rows, wanted.loc[rows.index])
+    means = geometric_means(rows, ["named", *CELL], [column])[column]
+    most = means.groupby("named").max().to_dict()
+    return sorted(found, key=lambda each: (LABELS.index(each.label), -most.get(each.variant, 0.0)))
+
+
+def worst_cell(measured: pd.DataFrame, blamed: Facts | None) -> Worst | None:
+    """measured: labelled rows with the column `named`, of all ranks and tensors. blamed: whom the verdict accuses."""
+    if blamed:
+        return _furthest(measured, blamed, JUDGED)
+    worst = _furthest(measured, None, JUDGED)
+    if worst is None:
+        return None
+    others = [name for name in TENSORS if name not in JUDGED and (measured["tensor"] == name).any()]
+    found = [_furthest(measured[measured["tensor"] == name], None, (name,), 1.0) for name in others]
+    further = [each for each in found if each and each.tensor != worst.tensor and worst.most < each.times < np.inf]
+    without_digits = _without_digits(measured, worst)
+    return replace(worst, beyond=tuple(further), left_out=_left_out(measured), without_digits=without_digits)
+
+
+def _left_out(measured: pd.DataFrame) -> tuple[str, ...]:
+    """What the cell is not chosen from, though it was measured."""
+    exact, probes = measured["dtype"] == EXACT, measured["inputs"].isin(list(PROBES))
+    left = {EXACT: exact, "exact-answer inputs": probes}
+    return tuple(name for name, rows in left.items() if rows.any() and not rows.all())
+
+
+def _without_digits(measured: pd.DataFrame, worst: Worst) -> tuple[str, ...]:
+    rows = measured[np.isinf(measured[worst.column]) & np.isfinite(measured["error_rel"])]
+    rows = rows[(rows["dtype"] != EXACT) & ~rows["inputs"].isin(list(PROBES)) & (rows["rank"] == ALL_RANKS)]
+    return tuple(dict.fromkeys(rows["tensor"] + " of " + rows["named"]))
+
+
+def _furthest(
+    measured: pd.DataFrame, blamed: Facts | None, judged: tuple[str, ...], alike: float = ALIKE
+) -> Worst | None:
+    rows = measured
+    if blamed:
+        rows = _where(rows, rows["named"] == blamed.variant)
+        rows = _where(rows, rows["tensor"].isin(blamed.lead))
+        rows = _where(rows, rows["world_size"].isin(blamed.world_sizes))
+        rows = _where(rows, rows["dtype"] == min(blamed.dtypes, key=_precision, default=""))
+    alone = bool((rows["variant"] == SINGLE_DEVICE).all())  # in the table, or in what is blamed
+    column = ratio_of(alone)
+    for wanted in (
+        np.isfinite(rows[column]),
+        rows["variant"] != SINGLE_DEVICE,
+        rows["dtype"] != EXACT,
+        rows["tensor"].isin(judged),
+        ~rows["inputs"].isin(list(PROBES)),  # of exact answers, single device may have no error at all
+    ):
+        rows = _where(rows, wanted.loc[rows.index])
+    means = geometric_means(rows[rows["rank"] == ALL_RANKS], CELL, [column])[column].dropna()
+    if means.empty:
+        return None
+    near = means[means >= means.max() / alike].reset_index()
+    near["_bits"] = near["dtype"].map(_precision)
+    near["_digits"] = near[column].map(lambda value: float(f"{value:.2e}"))
+    order = near.sort_values(["_bits", "_digits", "world_size", column], ascending=[True, False, False, False])
+    key = tuple(order.iloc[0][CELL])
+    cell = dict(zip(CELL, key, strict=True))
+    here = rows[(rows[CELL] == list(key)).all(axis=1)]
+    by_rank = geometric_means(here[here["rank"] != ALL_RANKS], ["rank"], [column])[column].dropna()
+    times = float(means.loc[key])
+    apart = len(by_rank) > 1 and by_rank.max() > NAMED_RANK * times
+    return Worst(
+        facet=str(cell["facet"]),
+        series=str(cell["series"]),
+        spoken=spoken(str(cell["series"])),
+        named=str(here["named"].iloc[0]),
+        kernel=str(cell["kernel"]),
+        dtype=str(cell["dtype"]),
+        tensor=str(cell["tensor"]),
+        world_size=int(str(cell["world_size"])),
+        column=column,
+        times=times,
+        rank=int(str(by_rank.idxmax())) if apart else None,
+        there=float(by_rank.max()) if apart else times,
+        most=float(means.max()),
+    )
+
+
+def _precision(dtype: str) -> int:
+    return DTYPES[dtype].precision
+
+
+def _where(rows: pd.DataFrame, wanted: "pd.Series[bool]") -> pd.DataFrame:
+    """The wanted rows; all where there is none."""
+    return rows[wanted] if wanted.any() else rows
+
 
 SATURATED_OCTAVES = 2.0  # a quarter of the single-device error, or four times it, has the full colour
 MOST_ROWS = 10  # that stand beside the picture on a screen of 900 px

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from accuracy.chart import drawing
-from accuracy.chart.svg import to_svg
+from accuracy.chart.drawing import to_svg
 from accuracy.chart.view import Chart, Table, grid
 from accuracy.core.number import plain, ratio
 

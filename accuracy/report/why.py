@@ -9,8 +9,8 @@ import pandas as pd
 from accuracy.chart.view import Panel, Table, cells
 from accuracy.core.dtype import DTYPES
 from accuracy.core.number import count, ratio, scientific, signed
-from accuracy.report.material import Material
-from accuracy.report.worst import worst_cell
+from accuracy.report.folder import Material
+from accuracy.report.matrix import worst_cell
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS
 from accuracy.verdict import words
 from accuracy.verdict.facts import Facts
@@ -193,8 +193,6 @@ def _traced(steps: pd.DataFrame) -> Table:
 
 def _account(findings: pd.DataFrame) -> Table:
     """What the traced cases computed, joined or returned otherwise than once."""
-    rows = tuple(
-        cells(*(row[name] for name in ("way", "rank", "step", "tensor", "finding")), str(int(row["count"])))
-        for row in findings.head(MOST_STEPS).to_dict("records")
-    )
+    shown = findings[["way", "rank", "step", "tensor", "finding", "count"]].head(MOST_STEPS).astype({"count": int})
+    rows = tuple(cells(*row) for row in shown.itertuples(index=False, name=None))
     return Table("What does not add up", ("way", "rank", "block", "tensor", "finding", "count"), rows)

@@ -40,9 +40,8 @@ from accuracy.runtime.arguments import named, names, parameters, takes, uncallab
 from accuracy.runtime.collectives import may_share, shared
 from accuracy.runtime.layout import LAYOUTS, called_with, returned
 from accuracy.variant.base import WROTE, Rank, Schedule
-from accuracy.world.alone import default_group
 from accuracy.world.base import Results
-from accuracy.world.processes import ProcessesWorld
+from accuracy.world.processes import ProcessesWorld, default_group
 
 
 @dataclass(frozen=True)
@@ -144,13 +143,6 @@ def unwritten(*tensors: Tensor) -> Iterator[None]:
         raise RuntimeError(WROTE)
 
 
-def _own_words(fn: Callable[..., Any]) -> set[str]:
-    """The features that a user's function has a word for: `softcap`, `window_size` of a pair."""
-    known = parameters(fn) or {}
-    window = "window_size" in known and isinstance(known["window_size"].default, tuple)
-    return {name for name, told in (("softcap", "softcap" in known), ("window", window)) if told}
-
-
 def words(scale: float, softcap: float | None, sees: Visibility) -> dict[str, Any]:
     """What a function is called with beside q, k, v and the group."""
     told: dict[str, Any] = {"causal": sees.causal, "softmax_scale": scale}
@@ -209,8 +201,13 @@ class AnyCallable(Schedule):
             name = str(options["fn"]).rpartition(".")[2].rpartition(":")[2]
             known: tuple[str, ...] = getattr(found.module, "FEATURES", {}).get(name, ())
             return known
-        packed = {"documents"} if options["layout"] == "varlen" and case.world_size == 1 else set()
-        return tuple(_own_words(found.function) | packed)
+        has = parameters(found.function) or {}  # flash-attn's words: softcap, window_size of a pair
+        told = {
+            "softcap": "softcap" in has,
+            "window": "window_size" in has and isinstance(has["window_size"].default, tuple),
+            "documents": options["layout"] == "varlen" and case.world_size == 1,
+        }
+        return tuple(name for name, known_here in told.items() if known_here)
 
     def missing(self, tensor: str) -> str:
         """See `Schedule.missing`."""
@@ -230,10 +227,8 @@ class AnyCallable(Schedule):
             raise TypeError("a callable needs ranks of torch.distributed")
         found = plugins.load_function(rank.options.fn)
         fn, is_package = found.function, hasattr(found.module, "DISTRIBUTION")
-        how, packed = (
-            words(rank.scale, rank.scores.softcap, rank.visibility),
-            documents(rank.options.layout, rank.visibility),
-        )
+        how = words(rank.scale, rank.scores.softcap, rank.visibility)
+        packed = documents(rank.options.layout, rank.visibility)
         with _surroundings(rank):
             return attend(fn, rank.options.layout, q, k, v, packed, is_package, group=rank.world.group, **how)
 

@@ -51,7 +51,12 @@ class DecodeContextParallel(ForwardOnly):
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W)."""
         (queries,) = await rank.world.all_gather([q.contiguous()])
-        partials = [self._partial(rank, source, each, k, v) for source, each in enumerate(queries.unbind())]
+        partials = []  # of this rank's keys, the queries of each rank; 0 and -inf where they see none
+        for source, each in enumerate(queries.unbind()):
+            running = rank.running(each)
+            for block in blocks(rank, source, k.shape[1]):
+                rank.join(running, block, each, k, v)
+            partials.append(running.result(rank.place("partial"), rank.lse_dtype))
         outs, lses = (torch.stack(each) for each in zip(*partials, strict=True))
         if rank.options.lse_base == "two":
             lses = lses * math.log2(math.e)
@@ -61,13 +66,6 @@ class DecodeContextParallel(ForwardOnly):
         (out,) = await rank.world.reduce_scatter([weighted.to(dtype_of(rank.options.reduce_dtype, q))])
         lse = joint[rank.world.rank]
         return out.to(rank.dtype), (lse * math.log(2) if rank.options.lse_base == "two" else lse).to(rank.lse_dtype)
-
-    def _partial(self, rank: Rank, source: int, queries: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Of this rank's keys, out (B, S/W, H, D) and lse (B, H, S/W) of the queries of a rank; 0 and -inf for none."""
-        running = rank.running(queries)
-        for block in blocks(rank, source, k.shape[1]):
-            rank.join(running, block, queries, k, v)
-        return running.result(rank.place("partial"), rank.lse_dtype)
 
 
 def _merged(every: Tensor, own: Tensor, base: str) -> tuple[Tensor, Tensor]:

@@ -67,8 +67,7 @@ FORMULAS: dict[str, Formula] = {
 class Running:
     """The running partial of a rank's queries, as blocks arrive. Rows not yet seen are assigned, not merged.
 
-    out: (B, S, H, D); lse: (B, S, H, 1); seen: for each row, whether a block has reached it; first: a first block of
-    all rows, which if it may wait is copied to out no sooner than the next block asks for it. With the formula
+    out: (B, S, H, D); lse: (B, S, H, 1); seen: for each row, whether a block has reached it. With the formula
     `compensated`, what each rounding of out and lse lost is kept beside them (Kahan 1965) and added in the next merge.
     """
 
@@ -78,8 +77,6 @@ class Running:
     out_lost: Tensor | None
     lse_lost: Tensor | None
     seen: bytearray
-    first: Tensor | None = None
-    may_wait: bool = True
 
     @classmethod
     def empty(cls, like: Tensor, out_dtype: torch.dtype, lse_dtype: torch.dtype, formula: str) -> "Running":
@@ -93,11 +90,6 @@ class Running:
     def add(self, block: Block, block_out: Tensor, block_lse: Tensor) -> None:
         """Merge a block: out (B, S', H, D) and lse (B, H, S') of the rows `block.query`."""
         block_lse = block_lse.transpose(1, 2).unsqueeze(-1)
-        if self._can_wait(block, block_out):
-            self.first = block_out
-            self.lse.copy_(block_lse)
-            self.seen[:] = b"\1" * len(self.seen)
-            return
         for rows, seen in self._runs(block.query):
             part = slice(rows.start - block.query.start, rows.stop - block.query.start)
             bring = self._merge if seen else self._assign
@@ -122,8 +114,7 @@ class Running:
         for rows, seen in self._runs(slice(0, len(self.seen))):
             if not seen:
                 self.out[:, rows] = 0
-        out = self.out if self.first is None else self.first
-        return out.to(out_dtype), self.lse.squeeze(-1).transpose(1, 2).to(lse_dtype).contiguous()
+        return self.out.to(out_dtype), self.lse.squeeze(-1).transpose(1, 2).to(lse_dtype).contiguous()
 
     @property
     def progress(self) -> bytes:
@@ -133,14 +124,7 @@ class Running:
     def part(self, items: slice, progress: bytes) -> "Running":
         """The partial of some items of the batch, in the same memory; progress: that of the items."""
         out_lost, lse_lost = (None if lost is None else lost[items] for lost in (self.out_lost, self.lse_lost))
-        seen = bytearray(progress)
-        return Running(self.formula, self.out[items], self.lse[items], out_lost, lse_lost, seen, may_wait=False)
-
-    def _can_wait(self, block: Block, block_out: Tensor) -> bool:
-        """Whether a block is the first of all rows and out would hold it as it is."""
-        whole = self.may_wait and block.query == slice(0, len(self.seen)) and 1 not in self.seen
-        exact = torch.promote_types(block_out.dtype, self.out.dtype) == self.out.dtype
-        return whole and exact and self.formula != "compensated"
+        return Running(self.formula, self.out[items], self.lse[items], out_lost, lse_lost, bytearray(progress))
 
     def _runs(self, rows: slice) -> Iterator[tuple[slice, bool]]:
         """The rows cut where `seen` changes. Nearly always one piece."""
@@ -170,30 +154,22 @@ class Running:
         self.out[:, rows], self.out_lost[:, rows] = _kahan(out, out_lost, step)
         self.lse[:, rows], self.lse_lost[:, rows] = _kahan(lse, lse_lost, -F.logsigmoid(-gap))
 
-    def _before(self, rows: slice) -> Tensor:
-        """What out holds of the rows; a first block that has waited is copied, but for the rows to be merged."""
-        if self.first is None:
-            return self.out[:, rows]
-        first, self.first = self.first, None
-        self.out[:, : rows.start], self.out[:, rows.stop :] = first[:, : rows.start], first[:, rows.stop :]
-        return first[:, rows]
-
     def _join(self, rows: slice, outs: Tensor, lses: Tensor) -> None:
         """Merge blocks (B, N, S', H, D) and (B, N, S', H, 1) by the formula, one after another; on CUDA the published
         one is a single pass with the same roundings."""
-        out, before, lse = self.out[:, rows], self._before(rows), self.lse[:, rows]
+        out, lse = self.out[:, rows], self.lse[:, rows]
         kernel = available.one_pass() if self.formula == "sigmoid" and out.is_cuda else None
         if kernel is not None and kernel.merges(out, lse, outs, lses):
-            kernel.merge(out, before, lse, outs, lses)
+            kernel.merge(out, out, lse, outs, lses)
             return
-        join_each(FORMULAS[self.formula], out, before, lse, outs, lses)
+        join_each(FORMULAS[self.formula], out, lse, outs, lses)
 
 
-def join_each(formula: Formula, out: Tensor, before: Tensor, lse: Tensor, outs: Tensor, lses: Tensor) -> None:
-    """out (B, S, H, D) becomes `before` joined with blocks (B, N, S, H, D) one after another, lse in place."""
+def join_each(formula: Formula, out: Tensor, lse: Tensor, outs: Tensor, lses: Tensor) -> None:
+    """Join out (B, S, H, D) and lse (B, S, H, 1), in place, with blocks (B, N, S, H, D) one after another."""
     for block_out, block_lse in zip(outs.unbind(1), lses.unbind(1), strict=True):
-        new_out, new_lse = formula(before.to(out.dtype), lse, block_out, block_lse)
-        before = out.copy_(new_out)
+        new_out, new_lse = formula(out, lse, block_out, block_lse)
+        out.copy_(new_out)
         lse.copy_(new_lse)
 
 

@@ -31,17 +31,13 @@ def _blocks_in_documents(rank: Rank, source: int, length: int) -> list[Block]:
     if rank.causal:
         after = -1 if source > own else 0
     borders = rank.visibility.documents or (0, size * length)
-    runs = [[_first_row(border, place, size) for border in borders] for place in (own, source)]
+    # the first local row of a rank whose token is not before a border
+    runs = [[-(-(border - place) // size) for border in borders] for place in (own, source)]
     return [
         block
         for rows, keys in zip(*map(pairwise, runs), strict=True)
         for block in banded_blocks(rows, keys, before, after)
     ]
-
-
-def _first_row(token: int, place: int, size: int) -> int:
-    """The first local row of a rank whose token is not before `token`."""
-    return -(-(token - place) // size)
 
 
 SCHEDULE = Ring(blocks=blocks, shardings=("striped",))

@@ -14,7 +14,7 @@ from accuracy.config.read import Configuration
 from accuracy.core.case import Case, Part, Variant
 from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import one_line
-from accuracy.measurement.rows import about_case
+from accuracy.measurement.pipeline import about_case
 from accuracy.reference import choice
 from accuracy.results.derived import ratio
 from accuracy.results.table import FAILED, OK, UNSUPPORTED, Row

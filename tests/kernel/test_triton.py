@@ -100,4 +100,4 @@ def test_only_the_split_backward_is_called_deterministic_and_nothing_runs_withou
     assert {name: each.deterministic for name, each in stated.items()} == {"split": True, "fused": False}
     assert stated["split"].dtypes == ("bfloat16", "float16", "float32")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "needs triton" in available.TritonKnobs().abilities("cuda").missing
+    assert "needs triton" in available.TritonKernel().abilities("cuda").missing

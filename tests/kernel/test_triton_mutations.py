@@ -63,7 +63,7 @@ def found_errors(monkeypatch: pytest.MonkeyPatch, file: str, module) -> dict[str
     name = "row_statistics" if file == "backward" else file
     if file != "forward":
         monkeypatch.setattr(backward, name, getattr(module, name))
-    gradients = backward.split(dout, q, k, v, *right, **how, gradient_dtype=q.dtype)
+    gradients = backward.gradients(dout, q, k, v, *right, **how, gradient_dtype=q.dtype)
     return errors((out, lse, *gradients), PROBLEM.reference(*tensors), q.dtype)
 
 

@@ -7,9 +7,9 @@ import torch
 
 from accuracy.core.dtype import FORMATS
 from accuracy.core.sharding import SHARDINGS
-from accuracy.measurement import metrics, rows
+from accuracy.measurement import metrics, pipeline
 from accuracy.measurement.distance import Target, distance
-from accuracy.measurement.rows import worst_places
+from accuracy.measurement.pipeline import worst_places
 from accuracy.runtime.rounding import spacing
 from accuracy.runtime.sharding import cut, token_map
 
@@ -209,7 +209,7 @@ def test_metrics_of_several_tensors_at_once_are_those_of_each() -> None:
 
 def test_position_bins_cut_the_sequence_evenly() -> None:
     for seqlen in (1, 7, 128, 129, 300, 1024):
-        borders = rows.position_bins(seqlen)
+        borders = pipeline.position_bins(seqlen)
         widths = np.diff(borders)
         assert (borders[0], borders[-1], len(widths)) == (0, seqlen, min(seqlen, 128))
         assert widths.min() >= 1
@@ -224,9 +224,9 @@ def test_errors_by_position_fall_into_the_bins_of_their_tokens(sharding: str) ->
     tokens = token_map(sharding, seqlen, world_size)
     found = distance(cut(whole, sharding, world_size), Target(cut(torch.zeros_like(whole), sharding, world_size)),
                      ulp_dtype="float64")  # fmt: skip
-    borders = rows.position_bins(tokens.numel())
-    rms, largest = rows.by_position(borders, found.token_square, found.token_largest, 2 * 3 * 4, tokens)
-    borders = rows.position_bins(seqlen)
+    borders = pipeline.position_bins(tokens.numel())
+    rms, largest = pipeline.by_position(borders, found.token_square, found.token_largest, 2 * 3 * 4, tokens)
+    borders = pipeline.position_bins(seqlen)
     for index, (begin, end) in enumerate(itertools.pairwise(borders)):
         assert largest[index] == whole[:, begin:end].abs().max()
         expected = whole[:, begin:end].square().mean().sqrt()
@@ -239,5 +239,5 @@ def test_a_bin_belongs_to_the_rank_that_holds_all_of_it() -> None:
         ("striped", 8, [0, 1, 0, 1, 0, 1, 0, 1]), ("contiguous", 256, [0] * 64 + [1] * 64),
         ("striped", 256, [-1] * 128),
     ):  # fmt: skip
-        borders = rows.position_bins(seqlen)
-        assert rows.bin_owners(borders, token_map(sharding, seqlen, 2)).tolist() == owners
+        borders = pipeline.position_bins(seqlen)
+        assert pipeline.bin_owners(borders, token_map(sharding, seqlen, 2)).tolist() == owners

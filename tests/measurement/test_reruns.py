@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from accuracy.core.case import Reruns
-from accuracy.measurement import repeats
+from accuracy.measurement import reruns
 from accuracy.results.table import read_side
 from accuracy.runtime import device
 from accuracy.verdict.diagnosis import diagnoses
@@ -105,8 +105,8 @@ def test_ranks_that_count_by_themselves_count_a_run_once() -> None:
     ranks = []
     for changed in ({1: [9.0, 4.0]}, {1: [3.0, 5.0], 2: [1.0, 4.0]}):
         again = iter([torch.tensor(changed.get(run, [3.0, 4.0])) for run in range(4)])
-        ranks.append(repeats.repeat((first, None), lambda again=again: (next(again), None), 4))  # type: ignore[misc]
-    found = repeats.columns(ranks)
+        ranks.append(reruns.repeat((first, None), lambda again=again: (next(again), None), 4))  # type: ignore[misc]
+    found = reruns.columns(ranks)
     assert list(found) == ["out"]
     assert found["out"]["repeats_differ"] == [1, 2, 3]
     assert found["out"]["repeats_runs"] == [1, 2, 2]

@@ -8,8 +8,7 @@ import pytest
 
 from accuracy.report.first_screen import Answer
 from accuracy.report.first_screen import answer as answer_of
-from accuracy.report.folder import read_folder
-from accuracy.report.material import material_of
+from accuracy.report.folder import material_of, read_folder
 from tests.report import tables
 from tests.report.headline_check import contradictions
 from tests.report.tables import Change, run_of, shape

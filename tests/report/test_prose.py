@@ -9,8 +9,7 @@ import pytest
 from accuracy.core import paths, public
 from accuracy.report.build import write_report
 from accuracy.report.first_screen import answer as answer_of
-from accuracy.report.folder import read_folder
-from accuracy.report.material import material_of
+from accuracy.report.folder import material_of, read_folder
 from accuracy.report.prose import sections, to_html
 from accuracy.results import table
 from accuracy.results.claim import Claim, answer_case, experiment_folder, judge

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from accuracy.chart import drawing
-from accuracy.chart.svg import to_svg
+from accuracy.chart.drawing import to_svg
 from accuracy.cli import report
 from accuracy.report.build import LIMIT_BYTES, ReportSummary, write_report
 from accuracy.report.folder import read_folder

@@ -11,9 +11,8 @@ from accuracy.report.about import command, reasons
 from accuracy.report.build import write_report
 from accuracy.report.explorer import preset_of
 from accuracy.report.first_screen import answer as answer_of
-from accuracy.report.folder import Run, read_folder
+from accuracy.report.folder import Run, material_of, read_folder
 from accuracy.report.further import condition_panels, recommendation_table
-from accuracy.report.material import material_of
 from accuracy.report.matrix import heat_cell
 from accuracy.report.published import chosen_world
 from accuracy.report.series import Facet, facets_of, with_labels

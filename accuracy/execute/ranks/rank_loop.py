@@ -23,7 +23,7 @@ from accuracy.execute.ranks import caller, journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks, time_limit
 from accuracy.execute.worker import device_works, seconds_allowed, seconds_text, write
 from accuracy.inputs import drawing
-from accuracy.measurement import repeats, reruns
+from accuracy.measurement import reruns
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.results import storage, table
 from accuracy.runtime import arithmetic, device
@@ -255,11 +255,11 @@ class Rank:
         with device.measured(case.device) as cost, device.poisoned(what == POISON):
             results = run_rank(rank_program(case, kernel, place, self._agree), world)
         if self.task.cases[self.number].reruns != Reruns():  # a function may return a buffer that it fills again
-            results = repeats.copies(results)
+            results = reruns.copies(results)
         if guarded is not None:
             guarded.check(rank)
         again = self.task.cases[self.number].reruns.repeat if what == PLAIN else 0
-        repeated = repeats.repeat(results, lambda: run_rank(program, world), again)
+        repeated = reruns.repeat(results, lambda: run_rank(program, world), again)
         return results, {**vars(cost), "tensors": messages.describe(results), "repeats": repeated}
 
     def _agree(self, fine: bool = True, patience: float | None = None) -> None:

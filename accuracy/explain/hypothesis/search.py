@@ -19,9 +19,8 @@ from accuracy.core.probes import REFERENCE_ERROR
 from accuracy.explain.hypothesis import backward, blocks, cast, constant, mask, merge, moved, pairs, partial
 from accuracy.explain.hypothesis.attention import MOST_PAIRS, MOST_SCORES, Attention
 from accuracy.explain.hypothesis.base import FORWARD, Asked, Hypothesis, gradients_of
-from accuracy.measurement.compare import Compared
+from accuracy.measurement.compare import Compared, is_padded, joined
 from accuracy.measurement.observe import Answer, Observation
-from accuracy.measurement.padding import is_padded, joined
 from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.table import EXPLAINS, FOLLOWS, RULED_OUT, SAME, Row

@@ -74,15 +74,14 @@ def backward_rows(
     if _is_whole(blocks, q, k):
         return tuple(differentiate(blocks[0]))
     blocks = _by_row(blocks, q.shape[1])
-    dq, dk, dv = zip(*(differentiate(block) for block in blocks), strict=True)
-    return torch.cat(dq, dim=1), *(_summed([block.key for block in blocks], parts, k.shape) for parts in (dk, dv))
-
-
-def _summed(keys: Sequence[slice], parts: Sequence[Tensor], shape: torch.Size) -> Tensor:
-    total = parts[0].new_zeros(shape, dtype=dtype_of("accumulate", parts[0]))
-    for key, part in zip(keys, parts, strict=True):
-        total[:, key] += part
-    return total.to(parts[0].dtype)
+    dq, *of_keys = zip(*(differentiate(block) for block in blocks), strict=True)
+    sums = []
+    for parts in of_keys:
+        total = parts[0].new_zeros(k.shape, dtype=dtype_of("accumulate", parts[0]))
+        for block, part in zip(blocks, parts, strict=True):
+            total[:, block.key] += part
+        sums.append(total.to(parts[0].dtype))
+    return torch.cat(dq, dim=1), *sums
 
 
 def _is_whole(blocks: Sequence[Block], q: Tensor, k: Tensor) -> bool:

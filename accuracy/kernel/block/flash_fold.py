@@ -6,7 +6,6 @@ many partial sums of dq the deterministic backward deals them out (gridDimx of f
 package's operator for cached keys is told the first number, so that any number of its forwards can be one call.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -52,7 +51,8 @@ def most(way: str, calls: int, queries: tuple[int, int, int, int], keys: int, de
             return forward_splits(folded * batch * heads, rows, keys, dim, device.processors)
         return backward_parts(folded * batch * heads, keys, dim, device)
 
-    return _last_alike(parts, min(calls, GRID_LIMIT // batch))
+    calls = min(calls, GRID_LIMIT // batch)
+    return next((folded - 1 for folded in range(2, calls + 1) if parts(folded) != parts(1)), max(1, calls))
 
 
 @lru_cache(maxsize=4096)
@@ -104,8 +104,3 @@ def backward_parts(planes: int, keys: int, dim: int, device: Device) -> int:
     tiles = -(-keys // next(width for limit, width in widths if dim <= limit))
     sums = -(-device.processors // planes)
     return 1 if sums >= tiles else sums
-
-
-def _last_alike(parts: Callable[[int], int], calls: int) -> int:
-    alone = parts(1)
-    return next((folded - 1 for folded in range(2, calls + 1) if parts(folded) != alone), max(1, calls))

@@ -18,8 +18,11 @@ from accuracy.kernel.base import package_missing
 def missing(device: str) -> str:
     """Why JAX cannot be used on a device, or empty."""
     missing = package_missing("jax", "jax; pip install 'attention-accuracy[jax]'")
-    if not missing and device == "cuda" and not _devices("gpu"):
-        return "needs a jax with CUDA; pip install 'jax[cuda13]'"
+    if not missing and device == "cuda":
+        try:
+            load().devices("gpu")
+        except RuntimeError:
+            return "needs a jax with CUDA; pip install 'jax[cuda13]'"
     return missing
 
 
@@ -46,10 +49,3 @@ def to_jax(*tensors: Tensor) -> tuple[Any, ...]:
 def to_torch(*arrays: Any) -> tuple[Tensor, ...]:
     """Return the arrays as torch tensors."""
     return tuple(torch.from_dlpack(x) for x in load().block_until_ready(arrays))
-
-
-def _devices(platform: str) -> list[Any]:
-    try:
-        return list(load().devices(platform))
-    except RuntimeError:
-        return []

@@ -30,11 +30,6 @@ class SoftmaxState:
         shapes = q.shape, *2 * [(q.shape[0], q.shape[2], q.shape[1])]
         return cls(*(torch.empty(shape, dtype=torch.float32, device=q.device) for shape in shapes))
 
-    @classmethod
-    def empty(cls, q: Tensor) -> "SoftmaxState":
-        """Return the state of queries q (B, S, H, D) that have seen no keys."""
-        return cls.unwritten(q).cleared()
-
     def cleared(self) -> "SoftmaxState":
         """Return the same memory as the state of rows that have seen no keys."""
         self.accumulator.zero_()
@@ -76,7 +71,7 @@ class RunningState:
 
     def result(self, out_dtype: torch.dtype, lse_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """out (B, S, H, D) and lse (B, H, S), each rounded once; 0 and -inf where no block was seen."""
-        state = SoftmaxState.empty(self.q) if self.state is None else self.state
+        state = SoftmaxState.unwritten(self.q).cleared() if self.state is None else self.state
         return state.result(out_dtype, lse_dtype)
 
     @property

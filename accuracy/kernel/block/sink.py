@@ -7,11 +7,12 @@ dsink = - sum exp(sink - z) delta, delta = sum_d dout out.
 """
 
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
 
-from accuracy.core.dtype import accumulation_dtype
+from accuracy.kernel.base import dtype_of
 
 
 def apply(out: Tensor, lse: Tensor, sinks: Sequence[float]) -> tuple[Tensor, Tensor]:
@@ -23,7 +24,7 @@ def apply(out: Tensor, lse: Tensor, sinks: Sequence[float]) -> tuple[Tensor, Ten
 
 def gradient(dout: Tensor, out: Tensor, lse: Tensor, sinks: Sequence[float]) -> Tensor:
     """dsink (1, 1, H) of these tokens, for out and lse after `apply`, in the accumulation dtype."""
-    dtype = getattr(torch, accumulation_dtype(str(dout.dtype).removeprefix("torch.")))
+    dtype = dtype_of("accumulate", dout)
     delta = (dout.to(dtype) * out.to(dtype)).sum(-1).transpose(1, 2)
     share = torch.exp(_by_head(sinks, lse) - lse).to(dtype)
     return -(share * delta).sum((0, 2))[None, None]
@@ -31,10 +32,7 @@ def gradient(dout: Tensor, out: Tensor, lse: Tensor, sinks: Sequence[float]) -> 
 
 def total(parts: Sequence[Tensor]) -> Tensor:
     """The sum of all ranks' dsink, in rank order."""
-    whole = parts[0].clone()
-    for part in parts[1:]:
-        whole += part
-    return whole
+    return reduce(Tensor.add, parts)
 
 
 def _by_head(sinks: Sequence[float], lse: Tensor) -> Tensor:

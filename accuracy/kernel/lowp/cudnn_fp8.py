@@ -29,6 +29,7 @@ BACKWARD = (
 )  # fmt: skip
 SCALARS = (1, 1, 1, 1)
 Shape = tuple[int, int, int, int]  # (B, H, S, D)
+Graph = tuple[Any, dict[str, Any], list[Any]]  # the graph, its inputs by name, its outputs
 
 
 @dataclass(frozen=True)
@@ -100,14 +101,10 @@ def _graph_backward(
             factors["scale_dP"] = _scale(policy.ds, largest[3])
             factors["descale_dP"] = 1 / factors["scale_dP"]
         if turn == 1:
-            for name, place, most in zip(
-                ("scale_dQ", "scale_dK", "scale_dV"), ("dq", "dk", "dv"), largest, strict=False
-            ):
-                factors[name] = _scale(getattr(policy, place), most)
-    dq, dk, dv = (
-        (x.float() / factors[name]).transpose(1, 2)
-        for x, name in zip(gradients, ("scale_dQ", "scale_dK", "scale_dV"), strict=True)
-    )
+            formats = zip("QKV", (policy.dq, policy.dk, policy.dv), largest, strict=False)
+            factors |= {f"scale_d{letter}": _scale(word, most) for letter, word, most in formats}
+    scales = (factors[f"scale_d{letter}"] for letter in "QKV")
+    dq, dk, dv = ((x.float() / scale).transpose(1, 2) for x, scale in zip(gradients, scales, strict=True))
     return dq, dk, dv
 
 
@@ -166,13 +163,12 @@ def _tensor(graph: Any, name: str, shape: Shape, kind: Any) -> Any:
     return graph.tensor(name=name, dim=shape, stride=_strides(shape), data_type=kind)
 
 
-def _result(place: Any, shape: Shape, kind: Any) -> None:
-    place.set_output(True).set_dim(shape).set_stride(_strides(shape)).set_data_type(kind)
-
-
-def _built(graph: Any) -> None:
+def _finish(graph: Any, outputs: Sequence[Any], shapes: Sequence[Shape], kinds: Sequence[Any]) -> None:
+    """Say what the outputs are, and build the graph."""
     import cudnn
 
+    for place, shape, kind in zip(outputs, shapes, kinds, strict=True):
+        place.set_output(True).set_dim(shape).set_stride(_strides(shape)).set_data_type(kind)
     graph.validate()
     graph.build_operation_graph()
     graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
@@ -181,26 +177,17 @@ def _built(graph: Any) -> None:
 
 
 @cache
-def _forward_graph(
-    shapes: tuple[Shape, ...], word: str, scale: float, causal: bool
-) -> tuple[Any, dict[str, Any], list[Any]]:
+def _forward_graph(shapes: tuple[Shape, ...], word: str, scale: float, causal: bool) -> Graph:
     graph, kind, single = _begun(word)
     inputs = {name: _tensor(graph, name, shape, kind) for name, shape in zip("qkv", shapes, strict=True)}
     numbers = {name: _tensor(graph, name, SCALARS, single) for name in FORWARD}
     outputs = list(graph.sdpa_fp8(**inputs, **numbers, generate_stats=True, attn_scale=scale, **_mask(causal)))
-    statistics = (*shapes[0][:3], 1)
-    for place, shape, each in zip(
-        outputs, (shapes[0], statistics, SCALARS, SCALARS), (kind, single, single, single), strict=True
-    ):
-        _result(place, shape, each)
-    _built(graph)
+    _finish(graph, outputs, [shapes[0], (*shapes[0][:3], 1), SCALARS, SCALARS], [kind, single, single, single])
     return graph, inputs | numbers, outputs
 
 
 @cache
-def _backward_graph(
-    shapes: tuple[Shape, ...], word: str, scale: float, causal: bool
-) -> tuple[Any, dict[str, Any], list[Any]]:
+def _backward_graph(shapes: tuple[Shape, ...], word: str, scale: float, causal: bool) -> Graph:
     graph, kind, single = _begun(word)
     of_queries, of_keys = shapes
     sizes = {"q": of_queries, "k": of_keys, "v": of_keys, "o": of_queries, "dO": of_queries}
@@ -208,9 +195,7 @@ def _backward_graph(
     inputs["stats"] = _tensor(graph, "stats", (*of_queries[:3], 1), single)
     numbers = {name: _tensor(graph, name, SCALARS, single) for name in BACKWARD}
     outputs = list(graph.sdpa_fp8_backward(**inputs, **numbers, attn_scale=scale, **_mask(causal)))
-    for place, shape in zip(outputs, (of_queries, of_keys, of_keys, *4 * [SCALARS]), strict=True):
-        _result(place, shape, kind if shape != SCALARS else single)
-    _built(graph)
+    _finish(graph, outputs, [of_queries, of_keys, of_keys, *4 * [SCALARS]], [*3 * [kind], *4 * [single]])
     return graph, inputs | numbers, outputs
 
 

@@ -62,9 +62,7 @@ def cast(x: Tensor, word: str, policy: Policy, turned: bool = False) -> Operand:
     tokens = policy.block if policy.granularity == "block" else rows.shape[2]
     quick = fp8_passes(rows) if rows.stride(-1) == 1 else None
     if policy.granularity == "block":
-        parts = (
-            quick.largest_values(rows) if quick else rows.abs().amax(-1).float()
-        )  # |x| of float32 or less: as in float32
+        parts = quick.largest_values(rows) if quick else rows.abs().amax(-1).float()
         each = tokens // quick.TOKENS if quick else tokens
         most = torch.nn.functional.pad(parts, (0, -parts.shape[2] % each)).unflatten(2, (-1, each)).amax(-1)
     else:

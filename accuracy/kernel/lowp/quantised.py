@@ -53,13 +53,10 @@ class Quantised(KernelKnobs):
         return attention.backward(block, dout, out, lse)
 
 
-def _knob(name: str, kind: Any) -> tuple[str, Any, Any]:
-    return name, kind | None, field(default=None)
-
-
+_KINDS: dict[str, Any] = get_type_hints(Policy, include_extras=True)
 KERNEL = make_dataclass(
     "KERNEL",
-    [_knob(name, kind) for name, kind in get_type_hints(Policy, include_extras=True).items()],
+    [(name, kind | None, field(default=None)) for name, kind in _KINDS.items()],
     bases=(Quantised,),
     frozen=True,
     namespace={"__module__": __name__, "__doc__": Quantised.__doc__},

@@ -163,7 +163,6 @@ def _cut_sum(total: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
 
 
 def _cut_each(total: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
-    """Add step after step to the sum so far (..., M, N), up to 32 products at a time, as `_cut_step` does."""
     if total.dtype == torch.float32 and (quick := fp8_passes(total)):
         return quick.added(total, left.values, right.values, (left.least, right.least), bits)
     for one, other in _steps(left, right):

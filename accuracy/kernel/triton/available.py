@@ -4,8 +4,6 @@ On a CPU kernels run in Triton's interpreter, which `mend` makes do what the har
 """
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -14,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from accuracy.kernel.base import NEEDS_CUDA, Abilities, Kernel, KernelKnobs, package_missing
+from accuracy.kernel.base import NEEDS_CUDA, Abilities, Gradients, How, Kernel, KernelKnobs, package_missing
+from accuracy.kernel.block.running_state import SoftmaxState
 
 NEEDS_TRITON = "triton, which comes with torch for CUDA; pip install triton"
 FORMATS = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
@@ -36,33 +35,13 @@ class InTriton(KernelKnobs):
         return self
 
 
-@dataclass(frozen=True)
-class TritonKernel:
-    """See `accuracy.kernel.base.Kernel`. forward: `forward.attend`; backward: `backward.split` or `backward.fused`."""
-
-    forward: Callable[..., tuple[Tensor, Tensor]]
-    backward: Callable[..., tuple[Tensor, Tensor, Tensor]]
-
-    def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
-        """See `accuracy.kernel.base.FoldingKernel`. All: a program has one tile of one item, and no tile is cut."""
-        return calls
-
-
-@dataclass(frozen=True)
-class CarryingTritonKernel(TritonKernel):
-    """See `accuracy.kernel.base.CarryingKernel`. carry: `forward.carry`."""
-
-    carry: Callable[..., None]
-
-
-class TritonKnobs(KernelKnobs):
+class TritonKernel(InTriton):
     """The backward is two kernels, one for dq, one for dk and dv: every sum has one order. There are no knobs.
 
-    fused: its backward is one kernel, whose dq is not deterministic; carries: it is a `CarryingKernel`.
+    fused: its backward is one kernel, whose dq is not deterministic.
     """
 
     fused: ClassVar[bool] = False
-    carries: ClassVar[bool] = False
 
     def abilities(self, device: str) -> Abilities:
         """bfloat16, float16 and float32 (no TF32), head_dim to 256 in multiples of 8, float32 partials and gradients.
@@ -75,23 +54,27 @@ class TritonKnobs(KernelKnobs):
             return Abilities(missing=missing)
         return Abilities(
             dtypes=("float16", "float32") if interpreting() else ("bfloat16", "float16", "float32"),
-            partial_dtypes=("float32",),
-            head_dim_max=256,
-            head_dim_multiple=8,
-            deterministic=not self.fused,
-            carries=self.carries,
-        )
+            partial_dtypes=("float32",), head_dim_max=256, head_dim_multiple=8, deterministic=not self.fused,
+            carries=hasattr(self, "carry"),
+        )  # fmt: skip
 
-    def build(self, device: str) -> Kernel:
-        """The launchers, which import triton."""
-        from accuracy.kernel.triton import backward, forward
+    def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
+        """See `accuracy.kernel.base.FoldingKernel`. All: a program has one tile of one item, and no tile is cut."""
+        return calls
 
-        if self.carries:
-            return CarryingTritonKernel(forward.attend, backward.split, forward.carry)
-        return TritonKernel(forward.attend, backward.fused if self.fused else backward.split)
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
+        from accuracy.kernel.triton.forward import attend
+
+        return attend(q, k, v, scale=how.scale, causal=how.causal, out_dtype=how.dtype)
+
+    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
+        from accuracy.kernel.triton.backward import gradients
+
+        scale, causal, dtype = how.scale, how.causal, how.dtype
+        return gradients(dout, q, k, v, out, lse, scale=scale, causal=causal, gradient_dtype=dtype, fused=self.fused)
 
 
-class TritonFused(TritonKnobs):
+class TritonFused(TritonKernel):
     """The backward is one kernel over tiles of keys; dq is summed by atomic adds in float32.
 
     It has five products a tile in place of the split form's seven, but the adds finish in any order: dq varies from run
@@ -101,17 +84,21 @@ class TritonFused(TritonKnobs):
     fused = True
 
 
-class TritonCarry(TritonKnobs):
+class TritonCarry(TritonKernel):
     """It goes on from a running state: a ring merges nothing and rounds out once, at its end. The backward is split.
 
     ring-flash-attention's issue 42 names it as the alternative to joining partials outside of the kernel.
     """
 
-    carries = True
+    def carry(self, state: SoftmaxState, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> None:
+        """See `accuracy.kernel.base.CarryingKernel.carry`."""
+        from accuracy.kernel.triton.forward import carry
+
+        carry(state, q, k, v, **how)
 
 
 PARTS = {
-    "triton_split_backward": SimpleNamespace(KERNEL=TritonKnobs),
+    "triton_split_backward": SimpleNamespace(KERNEL=TritonKernel),
     "triton_fused_backward": SimpleNamespace(KERNEL=TritonFused),
     "triton_carry": SimpleNamespace(KERNEL=TritonCarry),
 }

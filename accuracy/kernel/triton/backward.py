@@ -3,8 +3,6 @@
 Which is faster depends on how many programs there are to fill the device: see jax-triton's pull request 177.
 """
 
-from functools import partial
-
 import torch
 import triton
 import triton.language as tl
@@ -57,7 +55,7 @@ def _row_statistics(
 
 def gradients(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *,
-    scale: float, causal: bool, gradient_dtype: torch.dtype, fused: bool,
+    scale: float, causal: bool, gradient_dtype: torch.dtype, fused: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """See `accuracy.kernel.base.Kernel.backward`. Each gradient is rounded once, to `gradient_dtype`; if fused, dq is
     summed in float32 memory, then scaled and rounded."""
@@ -70,6 +68,3 @@ def gradients(
     else:
         torch.mul(total, scale, out=dq)
     return dq, dk, dv
-
-
-split, fused = partial(gradients, fused=False), partial(gradients, fused=True)

@@ -15,8 +15,7 @@ from torch import Tensor
 from accuracy.kernel.block.running_state import RunningState
 from accuracy.kernel.triton import available
 from accuracy.simulate.batched import fold
-from accuracy.simulate.batched.fold import Call
-from accuracy.simulate.batched.states import RankStates, memory, value
+from accuracy.simulate.batched.fold import Call, RankStates, memory, value
 from accuracy.variant.join import Accumulator, Running
 
 Numbers = npt.NDArray[np.int64]

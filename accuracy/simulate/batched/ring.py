@@ -16,9 +16,8 @@ from torch import Tensor
 
 from accuracy.kernel.block.running_state import RunningState
 from accuracy.simulate.batched import fold, listed, operands
-from accuracy.simulate.batched.fold import blamed
+from accuracy.simulate.batched.fold import RankStates, blamed, items, value
 from accuracy.simulate.batched.key_group import KeyGroup
-from accuracy.simulate.batched.states import RankStates, items, value
 from accuracy.variant.base import Rank
 from accuracy.variant.join import Accumulator, Running
 from accuracy.variant.ring import Blocks

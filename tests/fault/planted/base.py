@@ -86,7 +86,7 @@ def merged_by(formula: Formula, schedule: Schedule = ring.SCHEDULE) -> Schedule:
                 raise RuntimeError("the fault is in the merge, and this kernel carries its state unmerged: use another")
 
             def join(rows: slice, outs: Tensor, lses: Tensor) -> None:
-                join_each(formula, found.out[:, rows], found._before(rows), found.lse[:, rows], outs, lses)
+                join_each(formula, found.out[:, rows], found.lse[:, rows], outs, lses)
 
             found._join = join  # type: ignore[method-assign]
             return found
