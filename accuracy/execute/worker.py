@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from accuracy.core import plugins
 from accuracy.core.case import Case
 from accuracy.core.errors import located
 from accuracy.execute.plan import Planned, measured
@@ -73,9 +74,11 @@ def seconds_text(case: Case, case_seconds: float) -> str:
 
 def _operations(case: Case) -> float:
     """Return the operations of all forwards (two products each) and backwards (five) that a case runs."""
-    problem, reruns = case.problem, case.reruns
-    again = reruns.poison + 2 * case.world_size * reruns.unwaited + reruns.future + reruns.trace
-    runs = 3 + reruns.repeat + again + 3 * case.conditions
+    problem, runs = case.problem, 3
+    for part in case.observers:
+        observer = plugins.load(part.source)
+        of_case = getattr(observer, "runs", None)
+        runs += of_case(case, plugins.build_options(observer, part.options)) if of_case else 1
     layers, dense = 1, 0
     if case.stack is not None:
         layers, width = case.stack.layers, case.stack.width

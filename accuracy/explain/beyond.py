@@ -18,9 +18,10 @@ from accuracy.core.dtype import FORMATS, coarser
 from accuracy.measurement import padding
 from accuracy.measurement.compare import in_turn, stored_dtype
 from accuracy.measurement.metrics import Array, appended
-from accuracy.measurement.observe import Answer, Observation
+from accuracy.measurement.observe import Observation
 from accuracy.measurement.targets import Named, Targets
 from accuracy.reference.float64 import Reference
+from accuracy.results.table import Columns
 from accuracy.runtime.sharding import cut
 
 PARTS = ("splits", "key_chunk", "query_chunk")
@@ -28,12 +29,12 @@ PARTS = ("splits", "key_chunk", "query_chunk")
 MOST_SCORES = 2**24
 
 
-def answer(observation: Observation) -> Answer:
-    """The column `beyond` of the results."""
+def columns_of(observation: Observation) -> dict[str, Columns]:
+    """Return the column `beyond` of the results, by tensor."""
     case, targets, results = observation.case, observation.targets, observation.results
     stored_lse = stored_dtype(case, "lse", results)
     counts = ((name, count(case, targets, name, x, stored_lse)) for name, x in in_turn(case, targets, results))
-    return Answer(results={name: {"beyond": found.tolist()} for name, found in counts if found is not None})
+    return {name: {"beyond": found.tolist()} for name, found in counts if found is not None}
 
 
 def count(case: Case, targets: Targets, tensor: str, x: Tensor, stored_lse: str) -> Array | None:

@@ -27,7 +27,7 @@ from accuracy.variant.join import Accumulator, Running
 from accuracy.world.base import Tensors
 
 
-def answer(observation: Observation) -> Answer:
+def answer(observation: Observation, options: None) -> Answer:
     """Return rows of `steps/`. With padding, these are of the length that ranks share, whose last tokens are drawn like
     others: a trace tells rows apart by their bits."""
     case, targets, shards = observation.case, observation.targets, observation.shards

@@ -3,11 +3,11 @@
 case -> inputs -> reference, single device -> shards -> variant (kernel) in its world -> numbers -> Observation
 
 This is the one file that sees every stage. It writes no table, starts no process and makes no sentence. A question
-that goes beyond the errors is an observer: a module with `answer(observation)`, listed in `observers_of`.
+that goes beyond the errors is an observer: a module with `answer(observation, options)`, which the configuration names
+(`observers=[explain]`) and which this file does not know.
 """
 
-import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case, Part, Problem, Reruns
+from accuracy.core import plugins
+from accuracy.core.case import Case, Part, Problem
 from accuracy.inputs import drawing
 from accuracy.inputs.drawing import Inputs
 from accuracy.measurement import compute_device, padding
@@ -25,7 +26,7 @@ from accuracy.reference.cache import Cache
 from accuracy.reference.float64 import Reference
 from accuracy.results.table import Columns, Row
 from accuracy.runtime.sharding import cut
-from accuracy.simulate.program import Ran, RunRanks, simulate
+from accuracy.simulate.program import Mode, Ran, RunRanks, simulate
 from accuracy.world.base import Results, Tensors
 
 T = TypeVar("T")
@@ -47,11 +48,9 @@ class Observation:
     compared: Mapping[str, Compared]
     bench: "Bench"
 
-    def again(self, shards: Sequence[Tensors] | None = None, **reruns: Any) -> Ran:
-        """Run the case's ranks once more, with other shards or other `reruns`, and return their results."""
-        ran = self.bench.run_ranks(
-            replace(self.case, reruns=Reruns(**reruns)), self.shards if shards is None else shards
-        )
+    def again(self, shards: Sequence[Tensors] | None = None, **mode: Any) -> Ran:
+        """Run the case's ranks once more, with other shards or in another `Mode`, and return their results."""
+        ran = self.bench.run_ranks(self.case, self.shards if shards is None else shards, Mode(**mode))
         return replace(ran, results=compute_device.move_results(ran.results, self.bench.device_of(self.case)))
 
 
@@ -69,27 +68,18 @@ class Answer:
 
 
 class Observer(Protocol):
-    """One question about a case; a module."""
+    """One question about a case; a module. `Options`: the frozen dataclass of its options, if it has any."""
 
-    def answer(self, observation: Observation) -> Answer:
+    def answer(self, observation: Observation, options: Any) -> Answer:
         """Answer the question from what was seen of the case; nothing that was seen is changed."""
         ...
 
 
-def observers_of(case: Case) -> list[Observer]:
-    """Return the observers that the case asks for. Only these modules are loaded."""
-    reruns = case.reruns
-    asked = {
-        "accuracy.measurement.reruns": reruns.repeat or reruns.poison or reruns.unwaited or reruns.future,
-        "accuracy.explain.beyond": reruns.explain and not case.inputs_dtype,
-        "accuracy.explain.hypothesis.search": reruns.explain,
-        "accuracy.paths.other_path": case.against is not None,
-        "accuracy.explain.trace": reruns.trace,
-        "accuracy.explain.one_hot": case.inputs.name == "one_hot",
-        "accuracy.paths.invariance": reruns.varies,
-        "accuracy.paths.places": reruns.places,
-    }
-    return [importlib.import_module(name) for name, wanted in asked.items() if wanted]
+def answers(observation: Observation) -> Iterator[Answer]:
+    """Ask every observer of the case; only these modules are loaded. Raises what they raise."""
+    for part in observation.case.observers:
+        observer: Any = plugins.load(part.source)
+        yield observer.answer(observation, plugins.build_options(observer, part.options))
 
 
 class Bench:
@@ -111,7 +101,8 @@ class Bench:
         targets = self.targets(case)
         targets.single_device(case)  # outside the measured stretch; it also warms the kernel up
         shards = shards_of(case, targets)
-        ran = self.run_ranks(replace(case, reruns=Reruns(repeat=case.reruns.repeat)), shards)
+        repeats = case.options_of("repeats") or {}
+        ran = self.run_ranks(case, shards, Mode(repeat=int(repeats.get("repeat") or 0)))  # ranks in processes count
         ran = replace(ran, results=compute_device.move_results(ran.results, self.device_of(case)))
         results = padding.blanked(case, ran.results)
         return Observation(case, targets, shards, ran, results, compare(case, targets, results), self)

@@ -12,7 +12,7 @@ import torch
 from accuracy.core.case import Case
 from accuracy.results.table import ALL_TENSORS
 from accuracy.runtime import device
-from accuracy.simulate.program import Ran, build_kernel, rank_program, simulate
+from accuracy.simulate.program import PLAIN, Mode, Ran, build_kernel, rank_program, simulate
 from accuracy.world.alone import group_of_one
 from accuracy.world.base import Results, Tensors
 from accuracy.world.processes import ProcessesWorld, run_rank
@@ -66,17 +66,17 @@ def repeat(first: Results, again: Callable[[], Results], count: int) -> Numbers:
     return changes.numbers()
 
 
-def run_alone(case: Case, shards: Sequence[Tensors]) -> Ran:
+def run_alone(case: Case, shards: Sequence[Tensors], mode: Mode = PLAIN) -> Ran:
     """Run a case in this process: its simulated ranks, or its one rank in a group of its own. Raises what that does."""
     if case.world == "simulated":
-        return simulate(case, shards)
+        return simulate(case, shards, mode)
     program = rank_program(case, build_kernel(case), shards)
     with group_of_one(case.device) as group:
         world = ProcessesWorld(0, 1, group)
-        with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
+        with device.measured(case.device) as cost, device.poisoned(mode.poison):
             results = run_rank(program, world)
         results = copies(results)
-        again = repeat(results, lambda: run_rank(program, world), case.reruns.repeat)
+        again = repeat(results, lambda: run_rank(program, world), mode.repeat)
     return Ran([results], cost, [again])
 
 

@@ -1,11 +1,12 @@
 """A case run again with something changed that must not change a bit: repeated, poisoned, with late receive buffers,
 with another future.
 
-An observer (`accuracy.measurement.observe`): how many elements of each tensor and rank changed. The plain run's numbers
+The observer `repeats` (`accuracy.measurement.observe`): how many elements of each tensor and rank changed. The plain run's numbers
 are not touched.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.errors import WrongResult
+from accuracy.core.kinds import FromZero
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.repeats import Changes, Numbers, columns
 from accuracy.results.table import ALL_TENSORS
@@ -24,24 +26,49 @@ GUARD_ELEMENTS = 4096  # NaN before and behind each input: more than any kernel'
 Counts = dict[str, dict[str, list[Any]]]  # tensor -> column -> number of each rank, then of all ranks together
 
 
-def answer(observation: Observation) -> Answer:
-    """Count what changed in each rerun that the case asks for. Raises what the run raises."""
+@dataclass(frozen=True)
+class Options:
+    """What a case is run again for.
+
+    repeat: so many more times as it is; poison: with unwritten memory, and memory around the inputs, full of NaN;
+    unwaited: with receive buffers full of NaN until they have been waited for (simulated worlds only); future: with
+    other keys and values behind a token (causal masks only).
+    """
+
+    repeat: FromZero = 0
+    poison: bool = False
+    unwaited: bool = False
+    future: bool = False
+
+
+def repeats_of(case: Case) -> int:
+    """Return how many more times a case is run as it is."""
+    return int((case.options_of("repeats") or {}).get("repeat") or 0)
+
+
+def runs(case: Case, options: Options) -> int:
+    """Return how many forwards and backwards the reruns take."""
+    return options.repeat + options.poison + 2 * case.world_size * options.unwaited + options.future
+
+
+def answer(observation: Observation, options: Options) -> Answer:
+    """Count what changed in each rerun that is asked for. Raises what the run raises."""
     case, results = observation.case, observation.ran.results
-    asked, found = case.reruns, Counts()
+    found = Counts()
 
     def note(column: str, each: list[dict[str, int]]) -> None:
         for name in each[0]:
             counted = [rank[name] for rank in each]
             found.setdefault(name, {})[column] = [*counted, sum(counted)]
 
-    if asked.repeat:
-        again = (observation.again().results for _ in range(asked.repeat))
+    if options.repeat:
+        again = (observation.again().results for _ in range(options.repeat))
         found |= columns(observation.ran.repeats or _repeated(results, again))
-    if asked.poison:
+    if options.poison:
         note("poisoned", _compare(results, _poisoned(observation).results, _newly_nonfinite))
-    if asked.unwaited and case.world == "simulated":
+    if options.unwaited and case.world == "simulated":
         note("unwaited", _compare(results, observation.again(unwaited=True).results, _newly_nonfinite))
-    if asked.future and case.problem.causal:
+    if options.future and case.problem.causal:
         note("future_differs", _other_future(observation))
     return Answer(results=found)
 
