@@ -20,10 +20,11 @@ from accuracy.core.paths import CONFIGS, PACKAGE
 from accuracy.core.sharding import SHARDINGS, UNEVEN, kind_of
 
 CODE = ("forward", "backward", "sharding")
-CONTENTS = {"variant": "SCHEDULE", "kernel": "KERNEL", "inputs": "draw"}  # what the file of a part must have
+# what the file of a part must have
+CONTENTS = {"variant": "SCHEDULE", "kernel": "KERNEL", "inputs": "draw", "observers": "answer"}
 MODELS = {
     "variant": "accuracy/variant/base.py", "kernel": "accuracy/kernel/base.py",
-    "inputs": "accuracy/inputs/distributions.py",
+    "inputs": "accuracy/inputs/distributions.py", "observers": "accuracy/measurement/observe.py",
 }  # fmt: skip
 LENGTHS = "lengths as 40+20+36"
 
@@ -79,7 +80,7 @@ def _function_names(given: Any, taken: set[str]) -> dict[Any, str]:
 
 
 def parts(kind: str, nodes: Any, folders: Sequence[Path]) -> Iterator[Part]:
-    """The chosen kernels or inputs, with every combination of their knobs. Raises ConfigError."""
+    """The chosen kernels, inputs or observers, with every combination of their knobs. Raises ConfigError."""
     for name, given in mapping(kind, nodes).items():
         if kind == "kernel" and name == "auto":
             candidates = check(Auto, "kernel.auto", given).candidates

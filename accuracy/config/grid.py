@@ -25,9 +25,19 @@ def cases_of(configuration: Configuration) -> Iterator[Case]:
             yield Case(
                 problem, inputs, seed, held(dtype), path.variant, path.kernel, path.forward_precision,
                 path.backward_precision, path.precision_text, path.world, path.world_size, configuration.device,
-                configuration.reruns, configuration.conditions, against,
+                _observers(configuration, inputs, against), against,
                 dtype if dtype in INPUT_FORMATS else "",
             )  # fmt: skip
+
+
+def _observers(configuration: Configuration, inputs: Part, against: Other | None) -> tuple[Part, ...]:
+    """The observers that were chosen, and those that go with a case's inputs and its other path."""
+    found = list(configuration.observers)
+    if inputs.name == "one_hot":
+        found.append(Part("one_hot", "accuracy.explain.one_hot"))
+    if against is not None:
+        found.append(Part("other_path", "accuracy.paths.other_path"))
+    return tuple(found)
 
 
 def _pairs(configuration: Configuration, kernel: Part) -> Iterator[tuple[Other, Other | None]]:
@@ -36,7 +46,7 @@ def _pairs(configuration: Configuration, kernel: Part) -> Iterator[tuple[Other, 
     others = [other for each in configuration.paths_b for other in _others(each, kernel, configuration)]
     if others:
         yield from itertools.product(paths, others)
-    elif len(configuration.paths_a) > 1 and not configuration.reruns.varies:
+    elif len(configuration.paths_a) > 1 and "invariance" not in {each.name for each in configuration.observers}:
         yield from itertools.combinations(paths, 2)
     else:
         yield from ((path, None) for path in paths)

@@ -16,9 +16,10 @@ from pydantic import BeforeValidator, SkipValidation
 
 from accuracy.config.checks import Axis, check, combinations, mapping, unknown_key
 from accuracy.config.find import parts, variants
+from accuracy.config.observers import OLD_KEYS, observers
 from accuracy.config.paths import NamedPath, named_paths
 from accuracy.config.resolve import EVERYWHERE
-from accuracy.core.case import Part, Problem, Reruns, Variant
+from accuracy.core.case import Part, Problem, Variant
 from accuracy.core.dtype import DTYPES
 from accuracy.core.errors import ConfigError
 from accuracy.core.fields import default_softmax_scale
@@ -28,8 +29,8 @@ from accuracy.core.precision import Precision
 
 DEVICES = ("auto", "cpu", "cuda")
 ALSO_KEYS = (
-    "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed", "reruns",
-    "path_a", "path_b",
+    "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed", "observers",
+    "reruns", "path_a", "path_b",
 )  # fmt: skip
 AUTO_WORKERS, PROCESSORS = 0, -1
 MOST_HEADS = 1024  # that an error lists divisors up to
@@ -83,8 +84,7 @@ class Configuration:
     workers: Annotated[int, BeforeValidator(_workers)]  # processes that measure cases side by side, at most
     threads: Whole  # of the processor, in each process of a run on a CPU
     case_seconds: Annotated[float, Gt(0), BeforeValidator(_limit)]  # time limit of a case; infinite: none
-    reruns: SkipValidation[Reruns]
-    conditions: bool
+    observers: SkipValidation[tuple[Part, ...]]  # the questions asked of every case beside its errors
     paths_a: SkipValidation[tuple[NamedPath, ...]]  # in place of variants, where there are any
     paths_b: SkipValidation[tuple[NamedPath, ...]]  # what each path is compared with, too
     also: SkipValidation[tuple["Configuration", ...]]  # more grids, each the configuration with some keys changed
@@ -145,8 +145,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         if built.get(key) == ():
             raise ConfigError(f"{key}={config[key]} chooses nothing; give one (accuracy --help lists every choice)")
     built["given"] = tuple(config.get("given", ()))
-    if "reruns" in config:
-        built["reruns"] = check(Reruns, "reruns", config["reruns"])
+    built["observers"] = tuple(observers(config, folders))
     also = {"also": ()} if "also" in config else {}
     main = check(Configuration, "", {**_flat(config), **built, **also})
     if "every" in config["kernel"]:  # a kernel that nobody named is nobody's mistake
@@ -156,7 +155,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with the keys of `reference` and of the chosen world beside the others, by their paths."""
-    flat = {key: value for key, value in config.items() if key not in ("reference", "world")}
+    flat = {key: value for key, value in config.items() if key not in ("reference", "world", *OLD_KEYS)}
     for key, value in mapping("reference", config.get("reference", {})).items():
         flat[f"reference.{key}"] = value
     for world, knobs in mapping("world", config.get("world", {})).items():
@@ -178,7 +177,7 @@ def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterator[Config
                 " world=processes (a run starts its real ranks for that)"
             )
         merged = {
-            key: {**config[key], **value} if key in ("problem", "reruns", "precision") else value
+            key: {**config[key], **value} if key in ("problem", "observers", "reruns", "precision") else value
             for key, value in changes.items()
         }
         try:

@@ -131,7 +131,10 @@ class Knobs:
 
 @dataclass(frozen=True)
 class Part(Knobs):
-    """A chosen kernel, input distribution or schedule; source: a module's dotted name, or the path of a Python file."""
+    """A chosen kernel, input distribution, schedule or observer.
+
+    source: a module's dotted name, or the path of a Python file.
+    """
 
     name: str
     source: str
@@ -175,42 +178,9 @@ class Other:
 
 
 @dataclass(frozen=True)
-class Reruns:
-    """What a case is run again for, beyond its numbers: each asks for something that must not change a bit.
-
-    repeat: so many more times as it is; poison: with unwritten memory, and memory around the inputs, full of NaN;
-    unwaited: with receive buffers full of NaN until they have been waited for (simulated worlds only); future: with
-    other keys and values behind a token (causal masks only); trace: with every ring step watched; explain: with what is
-    wrong compared with what hypotheses make of the reference; places: with the rounding places of `against` in every
-    combination. Of the others each says up to which value something is varied, 0 not at all: batchmates, further
-    sequences of the batch; order, the sequence's place among so many others; length, tokens behind it; queries, of its
-    last query's kernel call; chunk, queries of a step; pages, keys of a page; splits, parts of the keys.
-    """
-
-    repeat: FromZero = 0
-    poison: bool = False
-    unwaited: bool = False
-    future: bool = False
-    trace: bool = False
-    explain: bool = False
-    places: bool = False
-    batchmates: FromZero = 0
-    order: FromZero = 0
-    length: FromZero = 0
-    queries: FromZero = 0
-    chunk: FromZero = 0
-    pages: FromZero = 0
-    splits: FromZero = 0
-
-    @property
-    def varies(self) -> bool:
-        """Whether something is varied of each path by itself."""
-        return any((self.batchmates, self.order, self.length, self.queries, self.chunk, self.pages, self.splits))
-
-
 @dataclass(frozen=True)
 class Case:
-    """Everything that decides the numbers of one measurement."""
+    """Everything that decides the numbers of one measurement, and what is asked of it beside its errors."""
 
     problem: Problem
     inputs: Part
@@ -224,8 +194,7 @@ class Case:
     world: str
     world_size: int
     device: str  # "cpu" or "cuda"
-    reruns: Reruns = Reruns()
-    conditions: bool = False  # whether its condition numbers are recorded
+    observers: tuple[Part, ...] = ()  # the questions asked beside the errors; they change none of the numbers
     against: Other | None = None  # the path whose results this one's are compared with, too
     inputs_dtype: str = ""  # of 8 bits, to which the inputs are rounded beyond dtype; "": they are not
 
@@ -234,7 +203,11 @@ class Case:
         """The case of the path that this one is compared with. Raises ValueError where there is none."""
         if self.against is None:
             raise ValueError("the case is compared with no other path")
-        return replace(self, **vars(self.against), reruns=Reruns(), conditions=False, against=None)
+        return replace(self, **vars(self.against), observers=(), against=None)
+
+    def options_of(self, observer: str) -> dict[str, Scalar] | None:
+        """The options of an observer that the case is asked by; None where it is not."""
+        return next((dict(each.options) for each in self.observers if each.name == observer), None)
 
     @property
     def said_dtype(self) -> str:

@@ -6,7 +6,7 @@ In: a case, or a row of the results table. Out: its values, its words on the com
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -117,9 +117,8 @@ def _part(kind: str, part: "Part") -> tuple[str, str, str]:
     return part.name, f"accuracy.{kind}.{part.name}" if ours else part.source.rpartition("/")[2], part.options_text
 
 
-def _reruns(case: "Case") -> str:
-    asked = {each.name: getattr(case.reruns, each.name) for each in fields(case.reruns)}
-    return ",".join(f"{name}={value}" for name, value in asked.items() if value)
+def _observers(case: "Case") -> list[tuple[str, ...]]:
+    return [_part("observers", each) for each in case.observers]
 
 
 def default_softmax_scale(head_dim: float) -> float:
@@ -163,8 +162,7 @@ FIELDS = (
     Field("device", DEVICE, lambda case: case.device),  # a row says the model of it
     Field("parts", CONTENT, _parts),
     Field("policies", CONTENT, _policies),
-    Field("reruns", CONTENT, _reruns, default=""),
-    Field("conditions", CONTENT, lambda case: case.conditions, "bool", default=False),
+    Field("observers", CONTENT, _observers, default=[]),
 )  # fmt: skip
 
 AXES = tuple(each for each in FIELDS if each.word)

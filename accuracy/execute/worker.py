@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from accuracy.core import plugins
 from accuracy.core.case import Case
 from accuracy.core.errors import located
 from accuracy.execute.plan import Planned, measured
@@ -73,18 +74,19 @@ def seconds_text(case: Case, case_seconds: float) -> str:
 
 def _operations(case: Case) -> float:
     """Return the operations of all forwards (two products each) and backwards (five) that a case runs."""
-    problem, reruns = case.problem, case.reruns
-    again = reruns.poison + 2 * case.world_size * reruns.unwaited + reruns.future + reruns.trace
-    runs = 3 + reruns.repeat + again + 3 * case.conditions
-    return float(runs * 14 * problem.pairs * problem.head_dim)
+    runs = 3
+    for part in case.observers:
+        observer = plugins.load(part.source)
+        of_case = getattr(observer, "runs", None)
+        runs += of_case(case, plugins.build_options(observer, part.options)) if of_case else 1
+    return float(runs * 14 * case.problem.pairs * case.problem.head_dim)
 
 
 def write(folder: Path, case: Case, measured: Measured) -> str:
     """Store the rows of a case; return its status."""
     if measured.traceback:
         storage.write_traceback(folder, case.id, measured.traceback)
-    side: dict[str, storage.Rows] = {"positions": measured.positions, **measured.tables}
-    storage.write_case(folder, case.id, measured.results, *(side.get(name) for name in table.SIDE_TABLES))
+    storage.write_case(folder, case.id, measured.results, {"positions": measured.positions, **measured.tables})
     return measured.status
 
 

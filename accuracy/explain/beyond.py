@@ -16,9 +16,10 @@ from accuracy.core.case import Case
 from accuracy.core.dtype import coarser
 from accuracy.measurement.compare import in_turn, is_padded, stored_dtype
 from accuracy.measurement.metrics import appended
-from accuracy.measurement.observe import Answer, Observation
+from accuracy.measurement.observe import Observation
 from accuracy.measurement.targets import Named, Targets
 from accuracy.reference.float64 import Reference
+from accuracy.results.table import Columns
 from accuracy.runtime.sharding import cut
 
 PARTS = ("splits", "key_chunk", "query_chunk")
@@ -26,17 +27,18 @@ PARTS = ("splits", "key_chunk", "query_chunk")
 MOST_SCORES = 2**24
 
 
-def answer(observation: Observation) -> Answer:
-    """The column `beyond` of the results, of each rank and of all together; none where there is no bound."""
+def columns_of(observation: Observation) -> dict[str, Columns]:
+    """Return the column `beyond` of the results, by tensor, of each rank and of all together; none where there is no
+    bound."""
     case, targets, results = observation.case, observation.targets, observation.results
     low_wires = case.forward_precision.low_wires or case.backward_precision.low_wires
     dropped_or_padded = case.problem.dropout is not None or is_padded(case)
     if dropped_or_padded or case.problem.pairs > MOST_SCORES or low_wires:
-        return Answer()
+        return {}
     stored_lse = coarser(_format_of(case, "lse"), stored_dtype(case, "lse", results))
     limits = _limits(case, targets, loosest(_format_of(case), _pieces(case), stored_lse))
     layout = ("contiguous" if case.world_size == 1 else case.variant.sharding), case.world_size
-    columns = {}
+    columns: dict[str, Columns] = {}
     for name, x in in_turn(case, targets, results):
         exact, limit = targets.reference[name], limits.get(name)
         if limit is None or ((targets.single_device(case)[name] - exact).abs() > limit).any():
@@ -44,7 +46,7 @@ def answer(observation: Observation) -> Answer:
         error = (x - targets.target(case, name).values).abs()
         found = (error > cut(limit, *layout)).flatten(1).sum(1).cpu().numpy()
         columns[name] = {"beyond": appended(found.astype(np.int64)).tolist()}
-    return Answer(results=columns)
+    return columns
 
 
 def _pieces(case: Case) -> int:

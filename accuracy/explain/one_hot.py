@@ -28,7 +28,7 @@ WHOLE = 2.0**-5  # from a whole number: eight unit roundoffs of bfloat16, as `ro
 KNOWN = 1e-3  # of the largest part: what is smaller in the reference, as where a gradient cancels, tells nothing
 
 
-def answer(observation: Observation) -> Answer:
+def answer(observation: Observation, options: None) -> Answer:
     """Rows of `steps/`."""
     return Answer(tables={"steps": rows(observation.case, observation.targets, observation.ran.results)})
 

@@ -23,7 +23,7 @@ from accuracy.variant.join import Accumulator, Running
 from accuracy.world.base import Tensors
 
 
-def answer(observation: Observation) -> Answer:
+def answer(observation: Observation, options: None) -> Answer:
     """Return rows of `steps/`; none where the schedule calls no kernel of ours, needs own ranks or is not traced.
 
     With padding, these are of the length that ranks share, whose last tokens are drawn like others: a trace tells rows

@@ -75,10 +75,6 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
     for number, (name, from_reference) in enumerate(distances.items()):
         reference = targets.target(case, name).values
         columns = {column: values[number] for column, values in together.items()}
-        if case.conditions:
-            from accuracy.measurement import condition
-
-            columns |= condition.columns(case, targets.magnitudes(case), name, reference)
         most = bits[name].max(keepdims=True)
         found[name] = Compared(reference.shape, columns, from_reference, metrics.appended(bits[name], most))
     return found

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case, Reruns
+from accuracy.core import plugins
+from accuracy.core.case import Case
 from accuracy.runtime import arithmetic
 from accuracy.runtime.device import move
 from accuracy.world.base import Results
@@ -23,12 +24,11 @@ MOST_ELEMENTS = 2**21
 
 def compute_device(case: Case, method: str = "auto") -> str:
     """cpu or cuda. method: of the reference, as configured. What is compared with other paths, or between runs of other
-    shapes, stays on the case's device."""
-    kept = ("repeat", "poison", "unwaited", "future", "trace", "explain")
-    plain = Reruns(*(getattr(case.reruns, name) for name in kept))
+    shapes (an observer says so by `OTHER_SHAPES`), stays on the case's device."""
+    of_other_shapes = any(getattr(plugins.load(each.source), "OTHER_SHAPES", False) for each in case.observers)
     pairs, dim = case.problem.pairs, max(case.problem.head_dim, case.problem.value_dim)
     small = pairs * dim <= min(MOST_PRODUCTS, MOST_ELEMENTS * case.problem.queries)
-    on_cpu = small and case.against is None and case.reruns == plain and method != "fused"
+    on_cpu = small and case.against is None and not of_other_shapes and method != "fused"
     return "cpu" if on_cpu else case.device
 
 

@@ -1,7 +1,8 @@
 """How hard is a case for any implementation? Condition numbers of its softmax and of its sums, in float64.
 
-In: inputs and reference. Out: numbers that say how far roundings of relative size u move a result: error_rel is about u
-times condition_rounding, and at most u times condition_sum where nothing but the terms of the sum is rounded.
+The observer `conditions`. In: inputs and reference. Out: numbers that say how far roundings of relative size u move a
+result: error_rel is about u times condition_rounding, and at most u times condition_sum where nothing but the terms of
+the sum is rounded.
 
 - condition_softmax: of a row of scores s, 2 (1 - max p) max |s|, as root mean square over rows. It is the condition
   number of the softmax in the maximum norm, |G| |s| / |p| with G = diag(p) - p p^T (Blanchard, Higham and Higham
@@ -28,6 +29,7 @@ from torch import Tensor
 from accuracy.core.case import Case, Problem
 from accuracy.inputs.drawing import Inputs
 from accuracy.measurement.metrics import Array
+from accuracy.measurement.observe import Answer, Observation
 from accuracy.reference.float64 import BLOCK_ELEMENTS, seen_keys
 from accuracy.results.derived import ratio
 from accuracy.runtime.dropout import Dropout
@@ -57,6 +59,19 @@ class _Head:
     out: Tensor
     lse: Tensor
     delta: Tensor
+
+
+def runs(case: Case, options: None) -> int:
+    """Return how many times the work of a forward and a backward the sums of magnitudes take."""
+    return 3
+
+
+def answer(observation: Observation, options: None) -> Answer:
+    """Return each tensor's condition numbers, of every rank and of all together."""
+    case, targets = observation.case, observation.targets
+    sums = targets.magnitudes(case)
+    found = {name: columns(case, sums, name, targets.target(case, name).values) for name in observation.compared}
+    return Answer({name: {column: each.tolist() for column, each in one.items()} for name, one in found.items()})
 
 
 def columns(case: Case, magnitudes: Magnitudes, tensor: str, reference: Tensor) -> dict[str, Array]:

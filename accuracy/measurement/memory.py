@@ -17,7 +17,7 @@ def bytes_needed(case: Case) -> int:
     tensors, stored = 2 * query + 2 * key, FORMATS[case.dtype].bytes
     references = 2 if case.inputs_dtype else 1  # of the quantised inputs, and of the unquantised ones
     throughout = 2 * tensors * (2 * stored + references * FLOAT64)  # inputs, single device, reference; whole and cut
-    if case.conditions:
+    if case.options_of("conditions") is not None:
         throughout += FLOAT64 * (2 * tensors + 10 * _block(case.problem, float64.BLOCK_ELEMENTS))
     metrics = 6 * max(query, key) * FLOAT64
     stages = _variant_bytes(case), metrics, reference_bytes(case.problem, case.device)

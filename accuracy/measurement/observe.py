@@ -3,19 +3,21 @@
 case -> inputs -> reference, single device -> shards -> variant (kernel) in its world -> numbers -> Observation
 
 This is the one file that sees every stage. It writes no table, starts no process and makes no sentence. A question
-that goes beyond the errors is an observer: a module with `answer(observation)`, listed in `observers_of`.
+that goes beyond the errors is an observer: a module with `answer(observation, options)`, which the configuration names
+(`observers=[explain]`) and which this file does not know.
 """
 
-import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case, Part, Problem, Reruns
+from accuracy.core import plugins
+from accuracy.core.case import Case, Part, Problem
 from accuracy.inputs import drawing
 from accuracy.inputs.drawing import Inputs
 from accuracy.measurement import compute_device
@@ -23,9 +25,9 @@ from accuracy.measurement.compare import Compared, blanked, compare
 from accuracy.measurement.targets import Targets
 from accuracy.reference.cache import Cache
 from accuracy.reference.float64 import Reference
-from accuracy.results.table import Columns, Row
+from accuracy.results.table import RESULTS_SCHEMA, SIDE_TABLES, Columns, Row
 from accuracy.runtime.sharding import cut
-from accuracy.simulate.program import Ran, RunRanks, simulate
+from accuracy.simulate.program import Mode, Ran, RunRanks, simulate
 from accuracy.world.base import Results, Tensors
 
 T = TypeVar("T")
@@ -47,11 +49,9 @@ class Observation:
     compared: Mapping[str, Compared]
     bench: "Bench"
 
-    def again(self, shards: Sequence[Tensors] | None = None, **reruns: Any) -> Ran:
-        """Run the case's ranks once more, with other shards or other `reruns`, and return their results."""
-        ran = self.bench.run_ranks(
-            replace(self.case, reruns=Reruns(**reruns)), self.shards if shards is None else shards
-        )
+    def again(self, shards: Sequence[Tensors] | None = None, **mode: Any) -> Ran:
+        """Run the case's ranks once more, with other shards or in another `Mode`, and return their results."""
+        ran = self.bench.run_ranks(self.case, self.shards if shards is None else shards, Mode(**mode))
         return replace(ran, results=compute_device.move_results(ran.results, self.bench.device_of(self.case)))
 
 
@@ -69,27 +69,39 @@ class Answer:
 
 
 class Observer(Protocol):
-    """One question about a case; a module."""
+    """One question about a case; a module. `Options`: the frozen dataclass of its options, if it has any."""
 
-    def answer(self, observation: Observation) -> Answer:
+    def answer(self, observation: Observation, options: Any) -> Answer:
         """Answer the question from what was seen of the case; nothing that was seen is changed."""
         ...
 
 
-def observers_of(case: Case) -> list[Observer]:
-    """Return the observers that the case asks for. Only these modules are loaded."""
-    reruns = case.reruns
-    asked = {
-        "accuracy.measurement.reruns": reruns.repeat or reruns.poison or reruns.unwaited or reruns.future,
-        "accuracy.explain.beyond": reruns.explain and not case.inputs_dtype,
-        "accuracy.explain.hypothesis.search": reruns.explain,
-        "accuracy.paths.other_path": case.against is not None,
-        "accuracy.explain.trace": reruns.trace,
-        "accuracy.explain.one_hot": case.inputs.name == "one_hot",
-        "accuracy.paths.invariance": reruns.varies,
-        "accuracy.paths.places": reruns.places,
-    }
-    return [importlib.import_module(name) for name, wanted in asked.items() if wanted]
+def answers(observation: Observation) -> Iterator[Answer]:
+    """Ask every observer of the case; only these modules are loaded. Raises what they raise, and TypeError or
+    ValueError where an answer cannot be stored."""
+    for part in observation.case.observers:
+        observer: Any = plugins.load(part.source)
+        answer = observer.answer(observation, plugins.build_options(observer, part.options))
+        _check(part.name, answer, observation.case.world_size + 1)
+        yield answer
+
+
+def _check(name: str, answer: Any, ranks: int) -> None:
+    if not isinstance(answer, Answer):
+        raise TypeError(f"observer {name} returned {type(answer).__name__}; return {Answer.__module__}.Answer")
+    for tensor, columns in answer.results.items():
+        for column, values in columns.items():
+            if column not in RESULTS_SCHEMA.names:
+                raise ValueError(f"observer {name}: results have no column {column}; give it in a table of its own")
+            if len(values) not in (ranks, 1):
+                raise ValueError(
+                    f"observer {name}: {len(values)} values of {column} of {tensor}; one a rank and one of all: {ranks}"
+                )
+    for table, rows in answer.tables.items():
+        if not table.isidentifier():
+            raise ValueError(f"observer {name}: table {table!r} is no name of a folder; use letters, digits and _")
+        if table not in SIDE_TABLES:
+            pa.Table.from_pylist([*rows])  # raises here, in the case at hand, what the file would raise
 
 
 class Bench:
@@ -111,7 +123,8 @@ class Bench:
         targets = self.targets(case)
         targets.single_device(case)  # outside the measured stretch; it also warms the kernel up
         shards = shards_of(case, targets)
-        ran = self.run_ranks(replace(case, reruns=Reruns(repeat=case.reruns.repeat)), shards)
+        repeats = case.options_of("repeats") or {}
+        ran = self.run_ranks(case, shards, Mode(repeat=int(repeats.get("repeat") or 0)))  # ranks in processes count
         ran = replace(ran, results=compute_device.move_results(ran.results, self.device_of(case)))
         results = blanked(case, ran.results)
         return Observation(case, targets, shards, ran, results, compare(case, targets, results), self)

@@ -19,7 +19,7 @@ from accuracy.core.errors import NotShared, RanksEnded, located
 from accuracy.measurement import compute_device, provenance
 from accuracy.measurement.compare import Compared
 from accuracy.measurement.metrics import Array
-from accuracy.measurement.observe import Bench, Observation, observers_of
+from accuracy.measurement.observe import Bench, Observation, answers
 from accuracy.reference.cache import Cache
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, OK, UNSUPPORTED, Columns, Row
 from accuracy.runtime import arithmetic, device
@@ -94,8 +94,7 @@ class Pipeline(Bench):
         results: dict[str, dict[str, Any]] = {}
         positions: dict[str, dict[str, Any]] = {}
         tables: dict[str, list[Row]] = {}
-        for observer in observers_of(case):
-            answer = observer.answer(observation)
+        for answer in answers(observation):
             for found, columns in ((results, answer.results), (positions, answer.positions)):
                 for name, each in columns.items():
                     found.setdefault(name, {}).update(each)

@@ -1,11 +1,12 @@
 """A case run again with something changed that must not change a bit: repeated, poisoned, with late receive buffers,
 with another future.
 
-An observer (`accuracy.measurement.observe`): how many elements of each tensor and rank changed. The plain run's numbers
-are not touched.
+The observer `repeats` (`accuracy.measurement.observe`): how many elements of each tensor and rank changed. The plain
+run's numbers are not touched.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,11 +14,12 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.errors import WrongResult
+from accuracy.core.kinds import FromZero
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.results.table import ALL_TENSORS
 from accuracy.runtime import device
 from accuracy.runtime.sharding import token_map
-from accuracy.simulate.program import Ran, build_kernel, rank_program, simulate
+from accuracy.simulate.program import PLAIN, Mode, Ran, build_kernel, rank_program, simulate
 from accuracy.world.base import Results, Tensors
 from accuracy.world.processes import ProcessesWorld, group_of_one, run_rank
 
@@ -70,17 +72,17 @@ def repeat(first: Results, again: Callable[[], Results], count: int) -> Numbers:
     return changes.numbers()
 
 
-def run_alone(case: Case, shards: Sequence[Tensors]) -> Ran:
+def run_alone(case: Case, shards: Sequence[Tensors], mode: Mode = PLAIN) -> Ran:
     """Run a case in this process: its simulated ranks, or its one rank in a group of its own. Raises what that does."""
     if case.world == "simulated":
-        return simulate(case, shards)
+        return simulate(case, shards, mode)
     program = rank_program(case, build_kernel(case), shards)
     with group_of_one(case.device) as group:
         world = ProcessesWorld(0, 1, group)
-        with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
+        with device.measured(case.device) as cost, device.poisoned(mode.poison):
             results = run_rank(program, world)
         results = copies(results)
-        again = repeat(results, lambda: run_rank(program, world), case.reruns.repeat)
+        again = repeat(results, lambda: run_rank(program, world), mode.repeat)
     return Ran([results], cost, [again])
 
 
@@ -104,24 +106,49 @@ GUARD_ELEMENTS = 4096  # NaN before and behind each input: more than any kernel'
 Counts = dict[str, dict[str, list[Any]]]  # tensor -> column -> number of each rank, then of all ranks together
 
 
-def answer(observation: Observation) -> Answer:
-    """Count what changed in each rerun that the case asks for. Raises what the run raises."""
+@dataclass(frozen=True)
+class Options:
+    """What a case is run again for.
+
+    repeat: so many more times as it is; poison: with unwritten memory, and memory around the inputs, full of NaN;
+    unwaited: with receive buffers full of NaN until they have been waited for (simulated worlds only); future: with
+    other keys and values behind a token (causal masks only).
+    """
+
+    repeat: FromZero = 0
+    poison: bool = False
+    unwaited: bool = False
+    future: bool = False
+
+
+def repeats_of(case: Case) -> int:
+    """Return how many more times a case is run as it is."""
+    return int((case.options_of("repeats") or {}).get("repeat") or 0)
+
+
+def runs(case: Case, options: Options) -> int:
+    """Return how many forwards and backwards the reruns take."""
+    return options.repeat + options.poison + 2 * case.world_size * options.unwaited + options.future
+
+
+def answer(observation: Observation, options: Options) -> Answer:
+    """Count what changed in each rerun that is asked for. Raises what the run raises."""
     case, results = observation.case, observation.ran.results
-    asked, found = case.reruns, Counts()
+    found = Counts()
 
     def note(column: str, each: list[dict[str, int]]) -> None:
         for name in each[0]:
             counted = [rank[name] for rank in each]
             found.setdefault(name, {})[column] = [*counted, sum(counted)]
 
-    if asked.repeat:
-        again = (observation.again().results for _ in range(asked.repeat))
+    if options.repeat:
+        again = (observation.again().results for _ in range(options.repeat))
         found |= columns(observation.ran.repeats or _repeated(results, again))
-    if asked.poison:
+    if options.poison:
         note("poisoned", _compare(results, _poisoned(observation).results, _newly_nonfinite))
-    if asked.unwaited and case.world == "simulated":
+    if options.unwaited and case.world == "simulated":
         note("unwaited", _compare(results, observation.again(unwaited=True).results, _newly_nonfinite))
-    if asked.future and case.problem.causal:
+    if options.future and case.problem.causal:
         note("future_differs", _other_future(observation))
     return Answer(results=found)
 

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from accuracy.core import plugins, sharding
-from accuracy.core.case import Case, Part, Reruns, Variant
+from accuracy.core.case import Case, Part, Variant
 from accuracy.core.errors import one_line
+from accuracy.core.kinds import FromZero
 from accuracy.inputs import drawing
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Named, Targets
@@ -45,19 +46,40 @@ class Axis:
     refused: Callable[[Case], str | None] = lambda case: None
 
 
-def answer(observation: Observation) -> Answer:
+OTHER_SHAPES = True
+
+
+@dataclass(frozen=True)
+class Options:
+    """Up to which value something is varied, 0: not at all.
+
+    batchmates: further sequences of the batch; order: the sequence's place among so many others; length: tokens behind
+    it; queries: of its last query's kernel call; chunk: queries of a step; pages: keys of a page; splits: parts of the
+    keys.
+    """
+
+    batchmates: FromZero = 0
+    order: FromZero = 0
+    length: FromZero = 0
+    queries: FromZero = 0
+    chunk: FromZero = 0
+    pages: FromZero = 0
+    splits: FromZero = 0
+
+
+def answer(observation: Observation, options: Options) -> Answer:
     """Return the rows of `boundaries/`."""
-    return Answer(tables={"boundaries": rows(observation.case, observation.targets)})
+    return Answer(tables={"boundaries": rows(observation.case, observation.targets, options)})
 
 
-def rows(case: Case, targets: Targets) -> list[Row]:
-    """Return the boundaries of every axis that the case asks for."""
-    asked = ((name, getattr(case.reruns, name)) for name in AXES)
+def rows(case: Case, targets: Targets, options: Options) -> list[Row]:
+    """Return the boundaries of every axis that is asked for."""
+    asked = ((name, getattr(options, name)) for name in AXES)
     return [row for name, most in asked if most for row in _of_axis(name, most, case, targets)]
 
 
 def _of_axis(name: str, most: int, case: Case, targets: Targets) -> Iterator[Row]:
-    axis, plain = AXES[name], replace(case, reruns=Reruns(), against=None, conditions=False)
+    axis, plain = AXES[name], replace(case, observers=(), against=None)
     plain = replace(plain, problem=replace(plain.problem, batch=1))
     about = {"case_id": case.id, "axis": name, "first": axis.first, "last": most}
     reason = axis.refused(plain)

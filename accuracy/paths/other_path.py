@@ -13,7 +13,7 @@ from torch import Tensor
 
 from accuracy.bound.policy import COARSE_LOGARITHM, FAST_EXPONENTIAL
 from accuracy.core import plugins
-from accuracy.core.case import Case, Reruns
+from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, INPUT_FORMATS, accumulation_dtype, held
 from accuracy.core.quantisation import FORMATS as LOW_FORMATS
 from accuracy.inputs.drawing import Inputs
@@ -45,7 +45,7 @@ def other_tensors(case: Case, targets: Targets) -> Named:
     return found
 
 
-def answer(observation: Observation) -> Answer:
+def answer(observation: Observation, options: None) -> Answer:
     """Of each tensor that both paths have: its columns of the table, by ranks, and those of positions, by bins."""
     case, targets = observation.case, observation.targets
     a, b = joined(case, observation.results), other_tensors(case, targets)
@@ -95,4 +95,4 @@ def run(case: Case, tensors: Sequence[Tensor]) -> Named:
     as `joined` has it."""
     layout = case.variant.sharding, case.world_size
     shards = list(zip(*(cut(x, *layout) for x in tensors), strict=True))
-    return joined(case, run_alone(replace(case, reruns=Reruns()), shards).results)
+    return joined(case, run_alone(case, shards).results)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case, Other, Reruns
+from accuracy.core.case import Case, Other
 from accuracy.core.errors import one_line
 from accuracy.core.number import shapley
 from accuracy.core.precision import Precision
@@ -28,6 +28,7 @@ from accuracy.variant.base import schedule_of
 
 MOST = 8
 FORWARD = ("out", "lse")
+OTHER_SHAPES = True
 WAYS = ("forward", "backward")
 Places = frozenset[str]
 
@@ -53,7 +54,7 @@ class Side:
         return str(names[place] if place in names else self.settings[place])
 
 
-def answer(observation: Observation) -> Answer:
+def answer(observation: Observation, options: None) -> Answer:
     """Return the rows of `places/`."""
     return Answer(tables={"places": rows(observation.case, observation.targets)})
 
@@ -81,7 +82,7 @@ class Switches:
     def __init__(self, case: Case, targets: Targets) -> None:
         if case.against is None:
             raise ValueError("the case is compared with no other path")
-        self.case, self.targets = replace(case, reruns=Reruns(), conditions=False, against=None), targets
+        self.case, self.targets = replace(case, observers=(), against=None), targets
         own = {field.name: getattr(case, field.name) for field in fields(Other)}
         self.a, self.b = Side.of(Other(**own)), Side.of(case.against)
         self.places = sorted(self._places())

@@ -32,12 +32,17 @@ if TYPE_CHECKING:
 Rows = Columns | Sequence[Row]
 
 
-def write_case(folder: Path, case_id: str, results: Rows, *side: Rows | None) -> None:
-    """Store a finished case for good; side: of each of SIDE_TABLES, as far as given. Results come last, so a case that
-    has results has all else too."""
-    for (name, schema), rows in zip(SIDE_TABLES.items(), side, strict=False):
-        if rows:
-            write_rows(folder / name / f"{case_id}.parquet", rows, schema)
+def write_case(folder: Path, case_id: str, results: Rows, side: Mapping[str, Rows] | None = None) -> None:
+    """Store a finished case for good. Results come last, so a case that has results has all else too.
+
+    side: rows of further tables, by name. One that SIDE_TABLES lacks is of a user's observer: it becomes
+    `answers/NAME/CASE.parquet`, its columns and their types taken from the rows.
+    """
+    for name, rows in (side or {}).items():
+        if rows and name in SIDE_TABLES:
+            write_rows(folder / name / f"{case_id}.parquet", rows, SIDE_TABLES[name])
+        elif rows:
+            write_rows(folder / "answers" / name / f"{case_id}.parquet", rows)
     write_rows(folder / "results" / f"{case_id}.parquet", results, RESULTS_SCHEMA)
 
 
@@ -48,9 +53,11 @@ def write_traceback(folder: Path, case_id: str, text: str, rank: int | None = No
         file.write(text.encode())
 
 
-def write_rows(path: Path, rows: Rows, schema: pa.Schema) -> None:
+def write_rows(path: Path, rows: Rows, schema: pa.Schema | None = None) -> None:
     """Write a table as one file, whole or not at all; columns that are not given are null."""
-    if isinstance(rows, Mapping):
+    if schema is None:
+        content = pa.Table.from_pydict(dict(rows)) if isinstance(rows, Mapping) else pa.Table.from_pylist([*rows])
+    elif isinstance(rows, Mapping):
         count = len(next(iter(rows.values())))
         content = pa.Table.from_pydict({name: rows.get(name, [None] * count) for name in schema.names}, schema)
     else:

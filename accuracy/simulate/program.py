@@ -32,7 +32,23 @@ class Ran:
     repeats: Sequence[dict[str, Any]] | None = None
 
 
-RunRanks = Callable[[Case, Sequence[Tensors]], Ran]
+@dataclass(frozen=True)
+class Mode:
+    """How ranks are run where something is done that must not change a bit.
+
+    repeat: each rank so many more times, in a world of processes; poison: with unwritten memory full of NaN; unwaited:
+    with receive buffers full of NaN until they have been waited for (simulated worlds only); future: on other keys and
+    values behind a token, which ranks in processes change by themselves.
+    """
+
+    repeat: int = 0
+    poison: bool = False
+    unwaited: bool = False
+    future: bool = False
+
+
+PLAIN = Mode()
+RunRanks = Callable[[Case, Sequence[Tensors], Mode], Ran]
 """Runs a case on the shards (q, k, v, dout) of every rank."""
 
 
@@ -59,6 +75,7 @@ class Work:
     shards: Sequence[Tensors]
     rank_type: Callable[..., Rank] = Rank
     batched: bool = True
+    mode: Mode = PLAIN
 
     def __post_init__(self) -> None:
         """Where ranks hold unequally many tokens, each is given its own alone."""
@@ -132,13 +149,13 @@ def rank_program(
 
 
 def simulate(
-    case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None, rank_type: Callable[..., Rank] = Rank,
-    batched: bool = True,
+    case: Case, shards: Sequence[Tensors], mode: Mode = PLAIN, kernel: Kernel | None = None,
+    rank_type: Callable[..., Rank] = Rank, batched: bool = True,
 ) -> Ran:  # fmt: skip
     """All ranks in this process; batched, rank_type: see `Work`. The bits do not depend on them. kernel: in place of
     the case's own, for benchmarks and traces. Raises what `simulated.run` raises."""
-    work = Work(case, kernel or build_kernel(case), shards, rank_type, batched)
-    with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
+    work = Work(case, kernel or build_kernel(case), shards, rank_type, batched, mode)
+    with device.measured(case.device) as cost, device.poisoned(mode.poison):
         before = [_versions(tensors) for tensors in work.shards]
         forwarded = forward(work)
         gradients = backward(work, forwarded)
@@ -184,7 +201,7 @@ def backward(work: Work, forwarded: Sequence[Results]) -> list[Results]:
 
 
 def _simulated(work: Work, program: Program) -> list[Results]:
-    return simulated.run(program, work.case.world_size, work.case.reruns.unwaited)
+    return simulated.run(program, work.case.world_size, work.mode.unwaited)
 
 
 def _batched(
@@ -194,8 +211,8 @@ def _batched(
     # not where single ranks are watched, nor in a poisoned world: there the NaN around a rank's inputs shows what a
     # kernel reads beside them, and other ranks' tensors would not
     # nor with dropout: each rank has a mask of its own; nor where ranks hold unequally many tokens
-    reruns, dropout = work.case.reruns, work.case.problem.dropout
-    alone = reruns.poison or reruns.unwaited or dropout is not None or lengths_of(work.case.variant.sharding)
+    mode, dropout = work.mode, work.case.problem.dropout
+    alone = mode.poison or mode.unwaited or dropout is not None or lengths_of(work.case.variant.sharding)
     may_batch = work.batched and work.rank_type is Rank and not alone
     all_ranks = of(schedule) if may_batch else None
     return None if all_ranks is None else all_ranks(anywhere, shards)

@@ -15,7 +15,7 @@ from accuracy.config.compose import compose
 from accuracy.config.read import Configuration
 from accuracy.config.resolve import keys_of, resolved
 from accuracy.core import fields
-from accuracy.core.case import Case, Reruns, digest
+from accuracy.core.case import Case, digest
 from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError, one_line
 from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
@@ -135,8 +135,8 @@ def unsupported(case: Case, stack: Stack) -> str | None:
             return f"problem.{name} has no place in a stack, {why}; drop it"
     if lengths_of(case.variant.sharding):
         return f"sharding={case.variant.sharding} has no place in a stack, whose ranks hold as many words; drop it"
-    if case.reruns != Reruns() or case.conditions:
-        return "reruns and conditions are of attention alone; drop them, or leave the stack to `accuracy`"
+    if case.observers:
+        return "observers are of attention alone; drop them, or leave the stack to `accuracy`"
     if problem.head_dim % 2:
         return f"RoPE turns pairs: problem.head_dim={problem.head_dim} is odd; use an even one"
     if case.against is not None and case.against.variant.forward.name == "callable":

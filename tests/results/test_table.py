@@ -35,7 +35,7 @@ def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
     values = [0.1, math.inf, 5e-324, -0.0, 2.0**-1074, 1e308]
     rows = [row("a", tensor="dq", error_max=value, seed=2**62, nonfinite=3) for value in values]
     positions = [{"case_id": "a", "tensor": "dq", "token_begin": 0, "token_end": 4, "rank": 1, "error_rms": 0.5}]
-    storage.write_case(tmp_path, "a", rows, by_column(positions))
+    storage.write_case(tmp_path, "a", rows, {"positions": by_column(positions)})
     read = table.read_results(tmp_path)
     assert list(read.columns) == table.RESULTS_SCHEMA.names
     assert [value.hex() for value in read["error_max"]] == [value.hex() for value in values]
@@ -77,7 +77,7 @@ def finished(folder: Path) -> dict[str, storage.Finished]:
 
 
 def test_what_an_interrupted_write_left_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage.write_case(tmp_path, "a", [row("a")], {"case_id": ["a"]})
+    storage.write_case(tmp_path, "a", [row("a")], {"positions": {"case_id": ["a"]}})
     for content in (b"", b"PAR1", b"PAR1 and half of a file"):
         for folder in ("results", "positions"):
             (tmp_path / folder / ".b.parquet.4711").write_bytes(content)
@@ -94,7 +94,7 @@ def test_what_an_interrupted_write_left_is_not_seen(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "replace", killed_at_results)
     with pytest.raises(KeyboardInterrupt):
-        storage.write_case(tmp_path, "c", [row("c")], {"case_id": ["c"]})
+        storage.write_case(tmp_path, "c", [row("c")], {"positions": {"case_id": ["c"]}})
     assert set(finished(tmp_path)) == {"a"}
     assert len(table.read_results(tmp_path)) == 1
     assert len(table.read_side(tmp_path, "positions")) == 2  # positions come first: results never lack theirs

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from accuracy.core.case import Case, Reruns, digest
+from accuracy.core.case import Case, digest
 from accuracy.core.errors import NotShared, located
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import caller, journal, messages
@@ -27,14 +27,14 @@ from accuracy.measurement import reruns
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.results import storage, table
 from accuracy.runtime import arithmetic, device
-from accuracy.simulate.program import Ran, build_kernel, rank_program
+from accuracy.simulate.program import Mode, Ran, build_kernel, rank_program
 from accuracy.world.base import Results, Tensors
 from accuracy.world.processes import ProcessesWorld, run_rank
 from accuracy.world.simulated import RankFailed
 
 PATIENCE_SECONDS = 3.0  # of a rank with an exception, for the others to hear of it
 PLAIN, POISON, FUTURE, PREPARE, END = range(5)
-RERUNS = (Reruns(), Reruns(poison=True), Reruns(future=True))
+MODES = (Mode(), Mode(poison=True), Mode(future=True))
 """What the first three ask for; the first, where the case says so, with every rank's repeats."""
 Message = dict[str, Any]
 """What all ranks hear of one rank's part in a case: its error, or its cost and what its tensors are like; nothing where
@@ -105,7 +105,7 @@ def _in_time(task: Task, pipeline: Pipeline, each: Planned) -> Measured:
         return measured(pipeline, each)
     seconds = seconds_allowed(each.case, task.case_seconds)
     if each.case.world == "processes":
-        seconds += len(RERUNS) * task.seconds
+        seconds += len(MODES) * task.seconds
 
     def end() -> None:
         journal.note(task.folder, "final", f"took longer than {seconds_text(each.case, task.case_seconds)}")
@@ -154,8 +154,8 @@ class Rank:
 
     @property
     def case(self) -> Case:
-        """Return the case, without its reruns."""
-        return replace(self.task.cases[self.number], reruns=Reruns())
+        """Return the case."""
+        return self.task.cases[self.number]
 
     def tell(self, number: int = -1, what: int = END) -> tuple[int, int]:
         """Return the first rank's case and what to do with it, on every rank."""
@@ -186,11 +186,11 @@ class Rank:
             with suppress(Exception):  # which the case will say
                 build_kernel(case)  # imports what it takes before the ranks meet: no rank waits for it in its time
 
-    def run_all(self, case: Case, shards: Sequence[Tensors]) -> Ran:
+    def run_all(self, case: Case, shards: Sequence[Tensors], mode: Mode) -> Ran:
         """On the first rank: the case in hand on all ranks; as `RunRanks`. Raises RankFailed."""
         if case.world != "processes":
-            return self._simulate(case, shards)
-        what = RERUNS.index(replace(case.reruns, repeat=0))
+            return self._simulate(case, shards, mode)
+        what = MODES.index(replace(mode, repeat=0))
         self.tell(self.number, what)
         every, results = self.take_part(what, shards[0])
         for rank, part in enumerate(every):
@@ -235,7 +235,7 @@ class Rank:
             self.task.end(reason)
 
     def _run(self, what: int, given: Tensors | None) -> tuple[Results, Message]:
-        case, rank, guarded = replace(self.case, reruns=RERUNS[what]), self.ranks.rank, None
+        case, rank, guarded = self.case, self.ranks.rank, None
         if rank >= case.world_size:
             self._agree()
             return (), {}
@@ -254,11 +254,11 @@ class Rank:
         world = ProcessesWorld(rank, case.world_size, self.ranks.data[case.world_size])
         with device.measured(case.device) as cost, device.poisoned(what == POISON):
             results = run_rank(rank_program(case, kernel, place, self._agree), world)
-        if self.task.cases[self.number].reruns != Reruns():  # a function may return a buffer that it fills again
+        if case.observers:  # a function may return a buffer that it fills again
             results = reruns.copies(results)
         if guarded is not None:
             guarded.check(rank)
-        again = self.task.cases[self.number].reruns.repeat if what == PLAIN else 0
+        again = reruns.repeats_of(case) if what == PLAIN else 0
         repeated = reruns.repeat(results, lambda: run_rank(program, world), again)
         return results, {**vars(cost), "tensors": messages.describe(results), "repeats": repeated}
 

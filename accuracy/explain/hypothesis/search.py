@@ -16,6 +16,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.probes import REFERENCE_ERROR
+from accuracy.explain import beyond
 from accuracy.explain.hypothesis import backward, blocks, cast, constant, mask, merge, moved, pairs, partial
 from accuracy.explain.hypothesis.attention import MOST_PAIRS, MOST_SCORES, Attention
 from accuracy.explain.hypothesis.base import FORWARD, Asked, Hypothesis, gradients_of
@@ -52,10 +53,11 @@ WALK = 1.5  # the margin of `accuracy.verdict.rule.excess` over the random walk 
 MOST_COMPARED, MOST_ROWS = 32, 12  # of a tensor: hypotheses that are compared with each other, rows
 
 
-def answer(observation: Observation) -> Answer:
-    """Return rows of `hypotheses/`."""
-    found = rows(observation.case, observation.targets, observation.results, observation.compared)
-    return Answer(tables={"hypotheses": found})
+def answer(observation: Observation, options: None) -> Answer:
+    """Return rows of `hypotheses/`, and the column `beyond` of the results where there is a bound to be beyond."""
+    case, targets, results = observation.case, observation.targets, observation.results
+    columns = {} if case.inputs_dtype else beyond.columns_of(observation)
+    return Answer(columns, tables={"hypotheses": rows(case, targets, results, observation.compared)})
 
 
 def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Mapping[str, Compared]) -> list[Row]:

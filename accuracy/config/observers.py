@@ -1,0 +1,69 @@
+"""Which questions does a configuration ask of every case beside its errors?
+
+`observers` names them, `observers=[repeats,explain]`, each with options of its own, `observers.repeats.poison=true`.
+Older keys say the same of the observers that come with the package: `reruns.poison=true`, `conditions=true`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accuracy.config.checks import check
+from accuracy.config.find import parts
+from accuracy.core.case import Part
+from accuracy.core.errors import ConfigError
+from accuracy.core.kinds import FromZero
+
+OLD_KEYS = ("reruns", "conditions")
+
+
+@dataclass(frozen=True)
+class Reruns:
+    """The older keys, `reruns.repeat`: each is an option of an observer, or asks for the one of its name."""
+
+    repeat: FromZero = 0
+    poison: bool = False
+    unwaited: bool = False
+    future: bool = False
+    trace: bool = False
+    explain: bool = False
+    places: bool = False
+    batchmates: FromZero = 0
+    order: FromZero = 0
+    length: FromZero = 0
+    queries: FromZero = 0
+    chunk: FromZero = 0
+    pages: FromZero = 0
+    splits: FromZero = 0
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The older key `conditions`."""
+
+    conditions: bool = False
+
+
+REPEATS = ("repeat", "poison", "unwaited", "future")
+ALONE = ("trace", "explain", "places", "conditions")
+"""Keys that are called as their observer, which has no options."""
+
+
+def observers(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterator[Part]:
+    """Yield the observers that a composed configuration asks for, each once. Raises ConfigError."""
+    nodes = config.get("observers") or {}
+    if isinstance(nodes, str | list):
+        raise ConfigError(f"observers={nodes!r}; on the command line observers=[explain], here {{explain: {{}}}}")
+    asked = {name: dict(node or {}) for name, node in nodes.items()} if isinstance(nodes, Mapping) else nodes
+    given = {"conditions": config["conditions"]} if "conditions" in config else {}
+    old = vars(check(Reruns, "reruns", config.get("reruns", {}))) | vars(check(Conditions, "", given))
+    for key, value in old.items():
+        if value:
+            name = "repeats" if key in REPEATS else key if key in ALONE else "invariance"
+            asked.setdefault(name, {}).update({} if key in ALONE else {key: value})
+    found = list(parts("observers", asked, folders))
+    for part in found:
+        if found.count(part) < len([each for each in found if each.name == part.name]):
+            raise ConfigError(f"observers.{part.name} has a list of values; give each of its options one value")
+    yield from found
