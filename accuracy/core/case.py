@@ -178,7 +178,6 @@ class Other:
 
 
 @dataclass(frozen=True)
-@dataclass(frozen=True)
 class Case:
     """Everything that decides the numbers of one measurement, and what is asked of it beside its errors."""
 

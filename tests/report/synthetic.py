@@ -134,8 +134,8 @@ def write_run(folder: Path, shape: Shape = Shape(), positions: bool = True) -> P
     measured = list(cases(shape))
     ids = [row["case_id"] for row in measured]
     for row in measured:
-        bins = by_column(list(positions_of(shape, row))) if positions else None
-        storage.write_case(folder, row["case_id"], rows_of(shape, row), {"positions": bins})
+        bins = {"positions": by_column(list(positions_of(shape, row)))} if positions else None
+        storage.write_case(folder, row["case_id"], rows_of(shape, row), bins)
     for place, reason in enumerate(shape.reasons):
         row = unmeasured(shape, table.FAILED if place % 2 else table.UNSUPPORTED, reason, place)
         storage.write_case(folder, row["case_id"], [row])
