@@ -1,6 +1,7 @@
 """Options and skips for the whole suite. pytest-xdist's first process, which runs no test, does without torch."""
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from tests import sampling
 
 if TYPE_CHECKING:
     from tests.command_line import CommandLine
+    from tests.real_ranks import RealRanks
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -64,6 +66,16 @@ def _exact_arithmetic() -> None:
     from accuracy.runtime import arithmetic
 
     arithmetic.make_exact()
+
+
+@pytest.fixture(scope="session")
+def pool() -> "Iterator[RealRanks]":
+    """Worlds of 1 to 4 real ranks over gloo; tests of xdist's group `packages` share it."""
+    from tests.real_ranks import RealRanks
+
+    ranks = RealRanks((1, 2, 3, 4), "gloo", timeout=600.0)
+    yield ranks
+    ranks.close()
 
 
 @pytest.fixture

@@ -23,8 +23,9 @@ def configuration(*overrides: str, folders: Sequence[Path] = ()) -> Configuratio
     return read_settled(composed(*overrides, folders=tuple(folders)), folders)
 
 
-def measure(*overrides: str, folders: Sequence[Path] = ()) -> pd.DataFrame:
-    """The rows of every planned case, unsupported ones included."""
+def measure(*overrides: str, folders: Sequence[Path] = (), only: str = "") -> pd.DataFrame:
+    """The rows of every planned case, or of one variant's, unsupported ones included."""
     plans = plan(configuration(*TINY, *overrides, folders=folders), free_bytes=None)
+    plans = [each for each in plans if only in ("", each.case.variant.name)]
     pipeline = Pipeline("test", Cache(None, 0.0))
     return pd.DataFrame([row for each in plans for row in measured(pipeline, each).rows])

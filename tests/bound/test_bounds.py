@@ -1,12 +1,12 @@
 """Bounds hold for every healthy kernel, on all inputs, and are near enough to prove faults."""
 
-import math
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
 from accuracy.bound import policy
@@ -51,15 +51,10 @@ def results(kernel: KernelKnobs, inputs: drawing.Inputs, scale: float = PROBLEM.
     return dict(zip(TENSORS, (out, lse, *gradients), strict=True))
 
 
-def certain_and_likely(bound: dict[str, Bound]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Of each tensor the certain bound, and the one that 1 in 10^6 may exceed."""
-    return {name: x.certain for name, x in bound.items()}, {name: x.likely(1e-6) for name, x in bound.items()}
-
-
-def beyond(found: dict[str, Tensor], reference: Reference, limits: dict[str, Tensor]) -> dict[str, int]:
-    return {
-        name: int(((x.double() - getattr(reference, name)).abs() > limits[name]).sum()) for name, x in found.items()
-    }
+def beyond(found: dict[str, Tensor], reference: Reference, bound: dict[str, Bound], *, certain: bool) -> set[str]:
+    """The tensors with an error beyond the certain bound, or beyond the one that 1 in 10^6 may exceed."""
+    limits = {name: bound[name].certain if certain else bound[name].likely(1e-6) for name in found}
+    return {name for name, x in found.items() if ((x.double() - getattr(reference, name)).abs() > limits[name]).any()}
 
 
 @pytest.mark.stress(14, "kernel", "inputs", "dtype")
@@ -67,112 +62,53 @@ def beyond(found: dict[str, Tensor], reference: Reference, limits: dict[str, Ten
 @pytest.mark.parametrize("inputs", ORDINARY + ALIKE)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_no_error_of_a_healthy_kernel_is_beyond_its_bound(kernel: str, inputs: str, dtype: str) -> None:
-    """Neither the certain one nor, where errors are independent, the one that 1e-6 of 43,000 elements may exceed."""
+    """Neither the certain one nor, where errors are independent, the one that 1e-6 of 43,000 elements may exceed. On
+    Gaussian inputs the median of this one is at most 15 times the root mean square of the errors in an element's row,
+    of lse of all rows."""
     tensors, reference = drawn(inputs, dtype)
     found = results(KERNELS[kernel], tensors)
-    certain, likely = certain_and_likely(bounds(*tensors.tensors, reference, policy_of(kernel, dtype), **HOW))
-    assert not any(beyond(found, reference, certain).values())
-    if inputs in ORDINARY:
-        assert not any(beyond(found, reference, likely).values())
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_the_likely_bound_is_near(kernel: str, dtype: str) -> None:
-    """Its median is at most 15 times the root mean square of the errors in an element's row, of lse of all rows."""
-    tensors, reference = drawn("gaussian", dtype)
     bound = bounds(*tensors.tensors, reference, policy_of(kernel, dtype), **HOW)
-    for name, x in results(KERNELS[kernel], tensors).items():
+    assert not beyond(found, reference, bound, certain=True)
+    if inputs in ORDINARY:
+        assert not beyond(found, reference, bound, certain=False)
+    for name, x in found.items() if inputs == "gaussian" else ():
         square = (x.double() - getattr(reference, name)).square()
         size = (square.mean() if name == "lse" else square.mean(-1, keepdim=True)).sqrt()
         assert float((bound[name].likely(1e-6) / size).nanmedian()) <= 15, name
-
-
-def dense(q: Tensor, k: Tensor, v: Tensor, sinks: Any = (), softcap: float | None = None, hidden: Any = None) -> Any:
-    """Attention in float32 inside; hidden: (Sq, S)."""
-    k, v = (x.float().repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k) * q.shape[-1] ** -0.5
-    scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
-    scores = scores if hidden is None else scores.masked_fill(hidden, -math.inf)
-    if sinks:
-        more = torch.tensor(sinks)[None, :, None, None].expand(*scores.shape[:3], 1)
-        scores = torch.cat([scores, more], -1)
-    lse = scores.logsumexp(-1)
-    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1)[..., : k.shape[1]], v).to(q.dtype), lse
-
-
-def hidden(queries: int, keys: int, window: int | None, documents: tuple[int, ...], causal: bool) -> Tensor:
-    row, key = torch.arange(queries)[:, None] + keys - queries, torch.arange(keys)
-    found = (key > row) if causal else torch.zeros(queries, keys, dtype=torch.bool)
-    if window is not None:
-        found |= (key - row).abs() > window
-    if documents:
-        of = torch.repeat_interleave(torch.arange(len(documents)), torch.tensor(documents))
-        found |= of[row] != of[key]
-    return found
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"causal": False}, {"causal": True, "window": 9}, {"causal": False, "documents": (20, 1, 27)},
-        {"causal": True, "softcap": 2.0}, {"causal": True, "sinks": (0.5, -1.0, 3.0, 0.0)},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_bounds_know_masks_caps_and_sinks(how: dict[str, Any], dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(0)
-    queries = 48 if how.get("documents") else 31
-    q, dout = (torch.randn(2, queries, 4, 16, generator=generator).to(dtype).requires_grad_() for _ in range(2))
-    k, v = (torch.randn(2, 48, 2, 16, generator=generator).to(dtype).requires_grad_() for _ in range(2))
-    mask = hidden(queries, 48, how.get("window"), how.get("documents", ()), how["causal"])
-    out, lse = dense(q, k, v, how.get("sinks"), how.get("softcap"), mask)
-    gradients = torch.autograd.grad(out, (q, k, v), dout)
-    found = dict(zip(TENSORS, (out, lse, *gradients), strict=True))
-    given = {"scale": 0.25, **how}
-    reference = attention(q, k, v, dout, **given)
-    for limits in certain_and_likely(accuracy.bounds(q, k, v, dout, policy="kernel", **how)):
-        assert not any(beyond(found, reference, limits).values())
 
 
 @pytest.mark.parametrize(("dtype", "factor"), [("float32", 1.01), ("float16", 1.5)])
 def test_a_factor_is_proven_wrong_even_of_the_loosest_function(dtype: str, factor: float) -> None:
     tensors, reference = drawn("gaussian", dtype)
     found = results(KERNELS["eager"], tensors)
-    limits, _ = certain_and_likely(bounds(*tensors.tensors, reference, policy.loosest(dtype), **HOW))
-    assert not any(beyond(found, reference, limits).values())
+    bound = bounds(*tensors.tensors, reference, policy.loosest(dtype), **HOW)
+    assert not beyond(found, reference, bound, certain=True)
     for tensor in ("out", "dq", "dk", "dv"):
-        count = beyond(found | {tensor: found[tensor] * factor}, reference, limits)
-        assert {name for name, number in count.items() if number} == {tensor}
+        assert beyond(found | {tensor: found[tensor] * factor}, reference, bound, certain=True) == {tensor}
 
 
 def test_sums_that_a_policy_does_not_have_are_beyond_its_bound() -> None:
     """Running sums in bfloat16 of float32 inputs: no kernel that sums in float32 gives that."""
     tensors, reference = drawn("gaussian", "float32")
     found = results(Chunked(key_chunk=24, accumulator_dtype="bfloat16"), tensors)
-    certain, _ = certain_and_likely(bounds(*tensors.tensors, reference, policy.kernel("float32"), **HOW))
-    assert all(beyond(found, reference, certain)[name] for name in ("out", "dq"))
+    bound = bounds(*tensors.tensors, reference, policy.kernel("float32"), **HOW)
+    assert {"out", "dq"} <= beyond(found, reference, bound, certain=True)
 
 
 def test_float64_is_within_its_certain_bound_in_50_digits() -> None:
     """Every kernel; a factor of 1 + 2^-38 on any tensor is not."""
     q, k, v, dout = (x.double() for x in exact.problem(3, heads=1))
-    scale = q.shape[-1] ** -0.5
-    truth = exact.exact(*(x[0, :, 0] for x in (q, k, v, dout)), scale, True)
-    how: dict[str, Any] = {"scale": scale, "causal": True}
+    how: dict[str, Any] = {"scale": q.shape[-1] ** -0.5, "causal": True}
+    truth = exact.exact(*exact.of_head(0, q, k, v, dout), *how.values())
     bound = bounds(q, k, v, dout, attention(q, k, v, dout, **how), policy.kernel("float64"), **how)
-    inputs = drawing.Inputs(q, k, v, dout)
-    digits = {
-        name: [each for row in truth[name] for each in (row if isinstance(row, list) else [row])] for name in TENSORS
-    }
 
     def beyond_digits(name: str, x: Tensor) -> int:
-        rows = zip(x.flatten().tolist(), digits[name], bound[name].certain.flatten().tolist(), strict=True)
+        digits = [each for row in truth[name] for each in (row if isinstance(row, list) else [row])]
+        rows = zip(x.flatten().tolist(), digits, bound[name].certain.flatten().tolist(), strict=True)
         return sum(abs(given - value) > limit for given, value, limit in rows)
 
     for word, kernel in KERNELS.items():
-        for name, x in results(kernel, inputs, scale=scale).items():
+        for name, x in results(kernel, drawing.Inputs(q, k, v, dout), scale=how["scale"]).items():
             assert not beyond_digits(name, x), (word, name)
             assert beyond_digits(name, x * (1 + 2.0**-38)), (word, name)
 
@@ -183,10 +119,16 @@ def test_what_a_device_stores_as_zero_is_within_its_bounds() -> None:
     dout = torch.full_like(q, 3e-39)
     stored_as_zero = attention(q, k, v, dout, scale=0.25, causal=True).dv.abs()
     bound = accuracy.bounds(q, k, v, dout, causal=True, policy="kernel")["dv"]
-    assert bool((stored_as_zero <= bound.likely(1e-6)).all())
-    assert bool((stored_as_zero <= bound.certain).all())
-
-
-def test_without_dout_there_are_bounds_of_out_and_lse_alone() -> None:
-    q, k, v = (torch.randn(1, 8, 2, 8) for _ in range(3))
+    assert bool((stored_as_zero <= torch.minimum(bound.likely(1e-6), bound.certain)).all())
     assert set(accuracy.bounds(q, k, v)) == {"out", "lse"}
+
+
+@pytest.mark.parametrize("head_dim", [128, 512])
+def test_dims_of_a_row_share_their_errors_however_many_they_are(head_dim: int) -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        q, k, v, dout = (torch.randn(1, 2, 64, head_dim, generator=generator) for _ in range(4))
+        accuracy.assert_close(attend, 3 * q, 3 * k, v, dout=dout, causal=True, layout="bhsd")

@@ -1,4 +1,5 @@
-"""Functions that normalise by their lse, sum exp(s - lse) v: the rounding of lse is one of all weights of a row."""
+"""Masks, caps and sinks, also of functions that normalise by their lse, sum exp(s - lse) v: the rounding of lse is one
+of all weights of a row."""
 
 import math
 from typing import Any
@@ -11,11 +12,54 @@ import accuracy
 from accuracy.bound import policy
 from accuracy.bound.running import bounds
 from accuracy.reference.float64 import attention
-from tests.bound.test_bounds import HOW, TENSORS, drawn, hidden
+from tests.bound.test_bounds import HOW, TENSORS, beyond, drawn
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {}, "window": {"window": 9}, "softcap": {"softcap": 200.0}, "sinks": {"sinks": (40.0, -30.0, 3.0, 0.0)},
 }  # fmt: skip
+
+
+def wide(x: Tensor, heads: int = 4) -> Tensor:
+    """(B, heads, S, D), in float32 at least."""
+    x = x.repeat_interleave(heads // x.shape[2], 2).transpose(1, 2)
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def scores(q: Tensor, k: Tensor, way: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | float]:
+    """Scores, the sinks beside them, and the slope of their cap."""
+    s, slope = wide(q) @ wide(k).mT * q.shape[-1] ** -0.5, 1.0
+    if cap := way.get("softcap"):
+        ratio = (s / cap).tanh()
+        s, slope = cap * ratio, 1 - ratio.square()
+    key, row = torch.arange(k.shape[1]), torch.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1]
+    hidden = (key > row) & way.get("causal", True) | ((key - row).abs() > way.get("window", k.shape[1]))
+    if documents := way.get("documents"):
+        of = torch.repeat_interleave(torch.arange(len(documents)), torch.tensor(documents))
+        hidden |= of[row] != of[key]
+    sinks = s.new_tensor(way.get("sinks", [-math.inf] * 4))[:, None, None].expand(*s.shape[:3], 1)
+    return s.masked_fill(hidden, -math.inf), sinks, slope
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor, way: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    both = torch.cat(scores(q, k, way)[:2], -1)
+    return (both.softmax(-1)[..., :-1] @ wide(v)).transpose(1, 2).to(q.dtype), both.logsumexp(-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("way", [
+    {"causal": False}, {"causal": True, "window": 9}, {"causal": False, "documents": (20, 1, 27)},
+    {"causal": True, "softcap": 2.0}, {"causal": True, "sinks": (0.5, -1.0, 3.0, 0.0)},
+], ids=str)  # fmt: skip
+def test_bounds_know_masks_caps_and_sinks(way: dict[str, Any], dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    queries = 48 if way.get("documents") else 31
+    q, dout = (torch.randn(2, queries, 4, 16, generator=generator).to(dtype).requires_grad_() for _ in range(2))
+    k, v = (torch.randn(2, 48, 2, 16, generator=generator).to(dtype).requires_grad_() for _ in range(2))
+    out, lse = dense(q, k, v, way)
+    found = dict(zip(TENSORS, (out, lse, *torch.autograd.grad(out, (q, k, v), dout)), strict=True))
+    reference = attention(q, k, v, dout, scale=0.25, **way)
+    bound = accuracy.bounds(q, k, v, dout, policy="kernel", **way)
+    assert not any(beyond(found, reference, bound, certain=certain) for certain in (True, False))
 
 
 class ByLse(torch.autograd.Function):
@@ -23,8 +67,7 @@ class ByLse(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, way: dict[str, Any], lse_dtype: torch.dtype) -> Tensor:
-        s, _ = scores(q, k, way)
-        sinks = s.new_tensor(way.get("sinks", [-math.inf] * q.shape[2]))[:, None, None]
+        s, sinks, _ = scores(q, k, way)
         lse = torch.logaddexp(s.logsumexp(-1, keepdim=True), sinks).to(lse_dtype)
         out = ((s - lse.to(s.dtype)).exp() @ wide(v)).transpose(1, 2).to(q.dtype)
         ctx.save_for_backward(q, k, v, out, lse)
@@ -34,25 +77,11 @@ class ByLse(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
-        s, slope = scores(q, k, ctx.way)
+        s, _, slope = scores(q, k, ctx.way)
         p, up = (s - lse.to(s.dtype)).exp(), wide(dout)
         delta = (up * wide(out)).sum(-1, keepdim=True)
         ds = p * (up @ wide(v).mT - delta) * slope * q.shape[-1] ** -0.5
         return *(x.transpose(1, 2).to(q.dtype) for x in (ds @ wide(k), ds.mT @ wide(q), p.mT @ up)), None, None
-
-
-def wide(x: Tensor) -> Tensor:
-    """(B, H, S, D), in float32 at least."""
-    return x.transpose(1, 2).to(torch.promote_types(x.dtype, torch.float32))
-
-
-def scores(q: Tensor, k: Tensor, way: dict[str, Any]) -> tuple[Tensor, Tensor | float]:
-    """Causal ones, and the slope of their cap."""
-    s, slope = wide(q) @ wide(k).mT * q.shape[-1] ** -0.5, 1.0
-    if cap := way.get("softcap"):
-        ratio = (s / cap).tanh()
-        s, slope = cap * ratio, 1 - ratio.square()
-    return s.masked_fill(hidden(q.shape[1], k.shape[1], way.get("window"), (), True), -math.inf), slope
 
 
 def merged(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -92,29 +121,21 @@ def test_out_may_be_normalised_by_its_lse(name: str, dtype: str, way: str) -> No
     accuracy.assert_close(attend, q, k, v, dout=dout, causal=True, **WAYS[way])
 
 
-@pytest.mark.parametrize("name", ["scaled", "shifted"])
-def test_parts_may_be_merged_by_their_lse(name: str) -> None:
-    q, k, v, dout = inputs(name, "float32")
-    accuracy.assert_close(merged, q, k, v, dout=dout, causal=True, policy="kernel", pieces=4)
-
-
-def test_float64_is_not_held_to_less_than_the_reference_errs_by() -> None:
+def test_parts_may_be_merged_by_their_lse_and_float64_is_not_held_to_less_than_the_reference_errs_by() -> None:
     """The reference takes exp(s - lse): a softmax of large scores, divided by its sum, is nearer to the truth."""
+    for name in ("scaled", "shifted"):
+        q, k, v, dout = inputs(name, "float32")
+        accuracy.assert_close(merged, q, k, v, dout=dout, causal=True, policy="kernel", pieces=4)
     q, k, v, dout = inputs("scaled", "float64")
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return (scores(q, k, {})[0].softmax(-1) @ wide(v)).transpose(1, 2)
-
-    accuracy.assert_close(attend, q, k, v, dout=dout, causal=True, policy="kernel")
+    accuracy.assert_close(lambda q, k, v: dense(q, k, v, {})[0], q, k, v, dout=dout, causal=True, policy="kernel")
 
 
-@pytest.mark.parametrize("tokens", [slice(None), slice(0, None, 2)], ids=["a_factor", "every_second_row"])
-def test_a_row_is_not_off_by_20_units_more_than_its_lse_allows(tokens: slice) -> None:
-    """Of 2^-24, on Gaussian inputs; |lse| is at most 6."""
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_row_is_not_off_by_20_units_more_than_its_lse_allows(step: int) -> None:
+    """Of 2^-24, on Gaussian inputs; |lse| is at most 6. Every row, or every second."""
     q, k, v, _ = inputs("gaussian", "float32")
     out = ByLse.apply(q, k, v, {}, torch.float32)
-    accuracy.assert_close(out, q, k, v, causal=True)
-    out[:, tokens] *= 1 + (20 + 6) * 2.0**-24
+    out[:, ::step] *= 1 + (20 + 6) * 2.0**-24
     with pytest.raises(AssertionError, match="out is wrong"):
         accuracy.assert_close(out, q, k, v, causal=True)
 

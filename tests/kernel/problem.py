@@ -6,6 +6,7 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from accuracy.core.dtype import FORMATS
 from accuracy.kernel.base import Kernel
@@ -41,16 +42,11 @@ class Problem:
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> list[Tensor]:
         """out, lse, dq, dk, dv in float64: a causal rectangle is the square that has its last rows, or all of them."""
-        how = {"scale": self.scale, "causal": self.causal}
-        if not self.causal:
-            whole = attention(q, k, v, dout, **how)
-            return [getattr(whole, name) for name in NAMES]
-        above, blind = max(0, self.keys - self.queries), max(0, self.queries - self.keys)
-        q, dout = (torch.nn.functional.pad(x[:, blind:], (0, 0, 0, 0, above, 0)) for x in (q, dout))
-        square = attention(q, k, v, dout, **how)
-        out, dq = (torch.nn.functional.pad(x[:, above:], (0, 0, 0, 0, blind, 0)) for x in (square.out, square.dq))
-        lse = torch.nn.functional.pad(square.lse[:, :, above:], (blind, 0), value=-torch.inf)
-        return [out, lse, dq, square.dk, square.dv]
+        above, blind = (max(0, x) if self.causal else 0 for x in (self.keys - self.queries, self.queries - self.keys))
+        q, dout = (pad(x[:, blind:], (0, 0, 0, 0, above, 0)) for x in (q, dout))
+        square = attention(q, k, v, dout, scale=self.scale, causal=self.causal)
+        out, dq = (pad(x[:, above:], (0, 0, 0, 0, blind, 0)) for x in (square.out, square.dq))
+        return [out, pad(square.lse[:, :, above:], (blind, 0), value=-torch.inf), dq, square.dk, square.dv]
 
 
 def results(
@@ -92,8 +88,7 @@ def errors(results: Sequence[Tensor], reference: Sequence[Tensor], dtype: torch.
         stored = torch.float32 if name == "lse" else dtype
         allowed = UNITS[stored] * FORMATS[str(stored).removeprefix("torch.")].unit_roundoff
         same = torch.isinf(expected) & (x == expected)
-        difference = (x.double() - expected).masked_fill(same, 0.0)
-        size = expected.masked_fill(same, 0.0).norm()
+        difference, size = (x.double() - expected).masked_fill(same, 0.0), expected.masked_fill(same, 0.0).norm()
         if size < 1e-12 * reference[-1].norm():
             size = reference[-1].norm()
         found[name] = float(difference.norm() / size) / allowed

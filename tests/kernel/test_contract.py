@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -41,29 +42,33 @@ class Subject:
         """Triton's interpreter runs a program's instructions one by one: small shapes only."""
         return isinstance(self.kernel, TritonKernel) and self.device == "cpu"
 
+    def serves(self, dtype: str, shape: Problem, causal: bool = True, **features: str) -> Problem:
+        """The problem, of a sample in Triton's interpreter one item of at most 3 tiles of keys; where the kernel does
+        not state to take it, the test skips with its reason."""
+        if reason := self.abilities.unsupported(self.name, dtype, shape.dim, {dtype}, features):
+            pytest.skip(reason)
+        if self.interpreted and not sampling.whole:
+            shape = replace(shape, batch=1, queries=min(shape.queries, 70), keys=min(shape.keys, 140))
+        return replace(shape, dtype=getattr(torch, dtype), causal=causal)
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every kernel on every device that is here and that it runs on, with every dtype that it states there."""
     if "subject" not in metafunc.fixturenames:
         return
-    folder: Path | None = metafunc.config.getoption("--config-dir")
     found = []
-    for name, source in _sources(folder).items():
+    for name, source in _sources(metafunc.config.getoption("--config-dir")).items():
         for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
             abilities = _abilities(source, device)
             # on a CPU a kernel that quantises is held to its emulation, which is held to the reference
-            if abilities.out_only or (unit_roundoff(name, "") and device == "cpu"):
+            if abilities.out_only or abilities.missing or (unit_roundoff(name, "") and device == "cpu"):
                 continue
             if name == "triton_carry" and device == "cpu" and not sampling.whole:
                 continue  # but for `carry` (test_triton_carry) it is triton_split_backward
-            dtypes = abilities.dtypes if "dtype" in metafunc.fixturenames else ("",)
             marks = [pytest.mark.gpu] if device == "cuda" else []
-            for dtype in () if abilities.missing else dtypes:
-                words = [name, device, dtype] if dtype else [name, device]
-                found.append(pytest.param((name, source, device), *words[2:], marks=marks, id="-".join(words)))
-    metafunc.parametrize(
-        ("subject", "dtype") if "dtype" in metafunc.fixturenames else "subject", found, indirect=["subject"]
-    )
+            for dtype in abilities.dtypes:
+                found.append(pytest.param((name, source, device), dtype, marks=marks, id=f"{name}-{device}-{dtype}"))
+    metafunc.parametrize(("subject", "dtype"), found, indirect=["subject"])
 
 
 def _sources(folder: Path | None) -> dict[str, str]:
@@ -96,31 +101,6 @@ SHAPES = {
 }
 
 
-def problem_of(shape: Problem, dtype: str, causal: bool = True) -> Problem:
-    return replace(shape, dtype=getattr(torch, dtype), causal=causal)
-
-
-def fit(subject: Subject, shape: Problem) -> Problem:
-    """The shape; a sample's in Triton's interpreter is one item of at most 6 tiles of keys."""
-    if not subject.interpreted or sampling.whole:
-        return shape
-    return replace(shape, batch=1, queries=min(shape.queries, 140), keys=min(shape.keys, 330))
-
-
-def served(subject: Subject, shape: Problem, dtype: str, causal: bool = True) -> Problem:
-    """A problem that the kernel states to take; otherwise the test skips with its reason."""
-    if reason := subject.abilities.unsupported(subject.name, dtype, shape.dim, {dtype}):
-        pytest.skip(reason)
-    return problem_of(fit(subject, shape), dtype, causal)
-
-
-def asked(subject: Subject, dtype: str, **features: str) -> list[torch.Tensor]:
-    """q, k, v, dout of more keys than queries, for a kernel that has the features; otherwise the test skips."""
-    if reason := subject.abilities.unsupported(subject.name, dtype, 64, {dtype}, features):
-        pytest.skip(reason)
-    return problem_of(SHAPES["more_keys"], dtype).draw(subject.device)
-
-
 def computed(subject: Subject, q, k, v, dout, **how) -> list[torch.Tensor]:
     out, lse = subject.kernel.forward(q, k, v, scale=SCALE, **how, out_dtype=q.dtype)
     return [out, lse, *subject.kernel.backward(dout, q, k, v, out, lse, scale=SCALE, **how, gradient_dtype=q.dtype)]
@@ -146,46 +126,44 @@ def test_it_is_right_for_every_dtype_it_states(subject: Subject, dtype: str, sha
     and lse always): D u, 128 u at least. A score is a sum of D products, sqrt(D) roundings of a size of up to sqrt(D),
     and its absolute error is P's relative one. (torch's CPU kernel stays below with 60 u for lse of 16-bit inputs, for
     which its exp has 20 bits.)"""
-    problem = served(subject, SHAPES[shape], dtype, causal)
-    tensors = problem.draw(subject.device)
-    units = max(128, problem.dim)
+    problem = subject.serves(dtype, SHAPES[shape], causal)
+    tensors, units = problem.draw(subject.device), max(128, problem.dim)
     found = results(subject.kernel, problem, tensors)
     assert_near(found, problem.reference(*tensors), dtype, units, units, low=subject.low)
 
 
-@pytest.mark.stress(16, "subject", "dtype", "window", "softcap")
-@pytest.mark.parametrize("softcap", [None, 0.6])
-@pytest.mark.parametrize("window", [(9, 0), (5, 11), (None, 7), (20, None)])
-def test_windows_and_caps_that_it_states_are_right(subject: Subject, window, softcap, dtype: str) -> None:
-    """A key too many or too few costs 10^-2 or more, a forgotten cap 10^-1."""
-    cap = {"softcap": softcap} if softcap else {}
-    tensors = asked(subject, dtype, window="w", **dict.fromkeys(cap, "c"))
-    found = computed(subject, *tensors, causal=False, window=window, **cap)
-    assert_near(found, by_autograd(*tensors, window, softcap), dtype)
+CAUSAL = (None, 0)
+FEATURES = {  # window, softcap, head dims of keys and of values, rate of dropout
+    "window": ((9, 0), None, (), 0.0), "both sides": ((5, 11), None, (), 0.0), "ahead": ((None, 7), 0.6, (), 0.0),
+    "capped": ((20, None), 0.6, (), 0.0), "narrow values": (CAUSAL, None, (64, 40), 0.0),
+    "wide values": (CAUSAL, None, (40, 64), 0.0), "dropout": (CAUSAL, None, (), 0.3),
+}  # fmt: skip
 
 
-@pytest.mark.stress(12, "subject", "dtype")
-@pytest.mark.parametrize("widths", [(64, 40), (40, 64)])
-def test_values_of_another_width_than_keys_are_right_where_it_states_so(subject: Subject, dtype: str, widths) -> None:
-    tensors = asked(subject, dtype, head_dim_v="w")
-    tensors = [
-        x[..., :width].contiguous() for x, width in zip(tensors, (*2 * widths[:1], *2 * widths[1:]), strict=True)
-    ]
-    assert_near(computed(subject, *tensors, causal=True), by_autograd(*tensors, (None, 0), None), dtype)
+@pytest.mark.stress(24, "subject", "feature")
+@pytest.mark.parametrize("feature", FEATURES)
+def test_features_that_it_states_are_right(subject: Subject, feature: str, dtype: str) -> None:
+    """A key too many or too few or a dropped weight that is kept costs 10^-2 or more, a forgotten cap 10^-1. Dropout
+    is times 1 / (1 - rate): by so much the weights that are left, and their roundings, grow beside a sum of as many
+    signs."""
+    window, softcap, widths, rate = FEATURES[feature]
+    asked = {"window": window != CAUSAL, "softcap": softcap, "head_dim_v": widths, "dropout": rate}
+    problem = subject.serves(dtype, SHAPES["more_keys"], **{name: "" for name, given in asked.items() if given})
+    tensors, factors, times = problem.draw(subject.device), None, 1.0
+    how: dict[str, Any] = {"causal": True} if window == CAUSAL else {"causal": False, "window": window}
+    how |= {"softcap": softcap} if softcap else {}
+    if widths:
+        of_qk, of_v = widths
+        tensors = [x[..., :width].contiguous() for x, width in zip(tensors, (of_qk, of_qk, of_v, of_v), strict=True)]
+    if rate:
+        how["dropout"] = dropout = Dropout(rate, 5).at(torch.arange(100, 148), torch.arange(112))
+        factors = dropout.kept(range(len(tensors[0])), tensors[0].shape[2], tensors[0].double()) * dropout.scale
+        times = dropout.scale
+    expected = by_autograd(*tensors, window, softcap, factors)
+    assert_near(computed(subject, *tensors, **how), expected, dtype, times=times)
 
 
-@pytest.mark.stress(12, "subject", "dtype")
-def test_dropout_is_right_where_it_states_so(subject: Subject, dtype: str) -> None:
-    """Times 1 / (1 - rate): by so much the weights that are left, and their roundings, grow beside a sum of as many
-    signs. A dropped weight that is kept costs 10^-2."""
-    tensors = asked(subject, dtype, dropout="d")
-    dropout = Dropout(0.3, 5).at(torch.arange(100, 148), torch.arange(112))
-    factors = dropout.kept(range(len(tensors[0])), tensors[0].shape[2], tensors[0].double()) * dropout.scale
-    found = computed(subject, *tensors, causal=True, dropout=dropout)
-    assert_near(found, by_autograd(*tensors, (None, 0), None, factors), dtype, times=dropout.scale)
-
-
-def by_autograd(q, k, v, dout, window, softcap, factors=None) -> tuple[torch.Tensor, ...]:
+def by_autograd(q, k, v, dout, window, softcap, factors) -> tuple[torch.Tensor, ...]:
     """out, lse, dq, dk, dv in float64 from the definition of a window, gradients by autograd; factors: of weights."""
     q, k, v = (x.double().requires_grad_() for x in (q, k, v))
     group = q.shape[2] // k.shape[2]
@@ -208,7 +186,7 @@ def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str
     if FORMATS[dtype].bytes > 2 or "float32" not in subject.abilities.partial_dtypes or subject.low:
         pytest.skip("states no float32 partials, or they are no finer")
     knobs = plugins.build_options(subject.module, (("probability_dtype", "float32"),))  # where it has that knob
-    problem = problem_of(fit(subject, SQUARE), dtype)
+    problem = subject.serves(dtype, SQUARE)
     tensors = problem.draw(subject.device)
     found = results(knobs.build(subject.device), problem, tensors, torch.float32)[:3]
     assert {x.dtype for x in found} == {torch.float32}
@@ -221,57 +199,25 @@ def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str
 
 
 @pytest.mark.stress(8, "subject")
-def test_what_it_calls_deterministic_is(subject: Subject, dtype: str) -> None:
+def test_what_it_calls_deterministic_is_however_out_and_lse_lie_in_memory(subject: Subject, dtype: str) -> None:
+    """A second time; heads innermost, as ulysses has them from an exchange; a part of longer ones, as a block has."""
     if not subject.abilities.deterministic:
         pytest.skip(f"states no determinism for {dtype}")
-    small, large = replace(SQUARE, heads=2, heads_kv=1, batch=1), replace(SQUARE, queries=512, keys=512)
-    problem = problem_of(small if subject.interpreted else large, dtype)
-    tensors = problem.draw(subject.device)
-    first, second = (results(subject.kernel, problem, tensors) for _ in range(2))
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-
-
-@pytest.mark.stress(8, "subject", "rows")
-@pytest.mark.parametrize("rows", [32, 37])
-def test_the_backward_takes_out_and_lse_however_they_lie_in_memory(subject: Subject, rows: int) -> None:
-    """Heads innermost, as ulysses has them from an exchange; and a part of longer ones, as a block has them."""
-    if not subject.abilities.deterministic:
-        pytest.skip("states no determinism")
-    problem = problem_of(replace(fit(subject, SQUARE), queries=rows, keys=rows), subject.abilities.dtypes[-1])
+    size = 37 if subject.interpreted else 515
+    problem = replace(SQUARE, queries=size, keys=size, heads=2, heads_kv=1, batch=1, dtype=getattr(torch, dtype))
     q, k, v, dout = problem.draw(subject.device)
     out, lse = subject.kernel.forward(q, k, v, scale=SCALE, causal=True, out_dtype=q.dtype)
+    again = subject.kernel.forward(q, k, v, scale=SCALE, causal=True, out_dtype=q.dtype)
+    assert all(map(torch.equal, (out, lse), again))
     stored = [
         (out, lse),
+        again,
         (out.transpose(1, 2).contiguous().transpose(1, 2), lse.transpose(1, 2).contiguous().transpose(1, 2)),
-        (torch.cat([out, out], 1)[:, rows:], torch.cat([lse, lse], 2)[:, :, rows:]),
+        (torch.cat([out, out], 1)[:, size:], torch.cat([lse, lse], 2)[:, :, size:]),
     ]
     given = {"scale": SCALE, "causal": True, "gradient_dtype": q.dtype}
     first, *others = (subject.kernel.backward(dout, q, k, v, *each, **given) for each in stored)
     assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
-
-
-def test_every_element_is_written(subject: Subject) -> None:
-    problem = served(subject, SHAPES["odd_lengths"], subject.abilities.dtypes[0])
-    torch.use_deterministic_algorithms(True, warn_only=True)  # torch then fills fresh memory with NaN
-    try:
-        assert all(x.isfinite().all() for x in results(subject.kernel, problem, problem.draw(subject.device)))
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-def test_what_cannot_run_on_a_cpu_says_why_and_what_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without packages, and where Triton is not interpreted."""
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    said = {name: _abilities(source, "cpu").missing for name, source in _sources(None).items()}
-    assert {name for name, missing in said.items() if not missing} == ON_A_CPU
-    for name in said.keys() - ON_A_CPU:
-        assert re.search("use kernel=|pip install", said[name]), name
-
-
-def test_a_head_dim_below_the_least_is_unsupported_with_a_reason() -> None:
-    least = Abilities(dtypes=("float16",), head_dim_min=16)
-    assert least.unsupported("k", "float16", 8, set()) == "kernel k takes head_dim from 16, not 8"
 
 
 @pytest.mark.stress(12, "subject", "dtype")
@@ -281,18 +227,34 @@ def test_the_gradients_of_blocks_are_those_of_the_whole(subject: Subject, dtype:
 
     Bounds as above, for the same sums: a second block rounds no more than the first.
     """
-    problem = served(subject, SHAPES["odd_lengths"], dtype)
+    problem = subject.serves(dtype, SHAPES["odd_lengths"])
     q, k, v, dout = problem.draw(subject.device)
     out, lse, *expected = problem.reference(q, k, v, dout)
     out, lse = out.to(q.dtype), lse.to(getattr(torch, accumulation_dtype(dtype)))
-    near, far = (
-        subject.kernel.backward(
-            dout, q, k[:, keys], v[:, keys], out, lse, scale=SCALE, causal=causal, gradient_dtype=q.dtype
+    how = {"scale": SCALE, "gradient_dtype": q.dtype}
+    torch.use_deterministic_algorithms(True, warn_only=True)  # torch then fills fresh memory with NaN
+    try:
+        written = subject.kernel.forward(q, k, v, scale=SCALE, causal=True, out_dtype=q.dtype)
+        near, far = (
+            subject.kernel.backward(dout, q, k[:, keys], v[:, keys], out, lse, causal=causal, **how)
+            for keys, causal in ((slice(64, 101), True), (slice(0, 64), False))
         )
-        for keys, causal in ((slice(64, 101), True), (slice(0, 64), False))
-    )
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(x.isfinite().all() for x in written)
     whole = near[0].double() + far[0].double(), *(torch.cat(pair, 1) for pair in zip(far[1:], near[1:], strict=True))
-    for name, x, gradient in zip(NAMES[2:], whole, expected, strict=True):
-        error = float((x.double() - gradient).norm() / gradient.norm())
-        units = 16 if FORMATS[dtype].bytes == 2 else 128
+    units = 16 if FORMATS[dtype].bytes == 2 else 128
+    for name, error in zip(NAMES[2:], relative(whole, expected).values(), strict=True):
         assert error < max(subject.low, units * FORMATS[dtype].unit_roundoff), (name, error)
+
+
+def test_what_cannot_run_says_why_and_what_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, without packages, and where Triton is not interpreted; and a head dim that is too small."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    said = {name: _abilities(source, "cpu").missing for name, source in _sources(None).items()}
+    assert {name for name, missing in said.items() if not missing} == ON_A_CPU
+    for name in said.keys() - ON_A_CPU:
+        assert re.search("use kernel=|pip install", said[name]), name
+    least = Abilities(dtypes=("float16",), head_dim_min=16)
+    assert least.unsupported("k", "float16", 8, set()) == "kernel k takes head_dim from 16, not 8"

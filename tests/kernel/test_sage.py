@@ -8,9 +8,6 @@ import torch
 
 from accuracy.kernel.lowp.quantised import KERNEL as EMULATED
 from accuracy.kernel.lowp.sage import KERNEL
-from accuracy.verdict.label import LOGIC
-from accuracy.verdict.verdict import verdicts
-from tests.fault.measure import results
 from tests.kernel.problem import Problem
 
 pytestmark = [
@@ -18,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton"),
 ]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-PROBLEM = Problem(queries=384, keys=384, heads_kv=1, dim=64, scale=0.125, dtype=torch.float16)
+PROBLEM = Problem(queries=256, keys=256, heads_kv=1, dim=64, scale=0.125, dtype=torch.float16)
 
 
 def drawn(problem: Problem, inputs: str) -> list[torch.Tensor]:
@@ -34,11 +31,12 @@ def drawn(problem: Problem, inputs: str) -> list[torch.Tensor]:
     return [q, k, v]
 
 
-@pytest.mark.stress(4, "inputs", "causal")
+@pytest.mark.stress(2, "causal")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("inputs", ["gaussian", "channel", "outliers", "one_sign"])
 def test_one_policy_of_the_emulation_has_the_package_s_errors(inputs: str, causal: bool) -> None:
-    """Policy `sage` was chosen on Gaussian inputs: norms of the errors within 2%, and the errors correlate at 0.9."""
+    """Policy `sage` was chosen on Gaussian inputs: norms of the errors within 2%, and the errors correlate at 0.9, with
+    blocks of other queries less."""
     problem = replace(PROBLEM, causal=causal)
     tensors = drawn(problem, inputs)
     how = {"scale": problem.scale, "causal": causal, "out_dtype": torch.float16}
@@ -46,25 +44,12 @@ def test_one_policy_of_the_emulation_has_the_package_s_errors(inputs: str, causa
     out, lse = KERNEL().build(DEVICE).forward(*tensors, **how)
     assert lse is None
     assert all(torch.equal(x, y) for x, y in zip(tensors, before, strict=True))  # the package writes to its k
-    emulated, _ = EMULATED(policy="sage", key_chunk=64).forward(*tensors, **how)
     expected = problem.reference(*tensors, torch.zeros_like(tensors[0]))[0]
-    mine, other = (x.double() - expected for x in (emulated, out))
-    assert float(mine.norm() / other.norm()) == pytest.approx(1, abs=0.02)
-    assert float((mine * other).sum() / mine.norm() / other.norm()) > 0.9
-    same_blocks, _ = EMULATED(policy="sage", key_chunk=64, query_block=64).forward(*tensors, **how)
-    wrong = same_blocks.double() - expected
-    assert float((wrong * other).sum() / wrong.norm() / other.norm()) < float(
-        (mine * other).sum() / mine.norm() / other.norm()
-    )
-
-
-def test_it_is_measured_on_one_device_and_not_called_faulty() -> None:
-    words = ("kernel=sage", "dtype=float16", "problem.head_dim=64", "problem.seqlen=160", "problem.heads=2",
-             "also=null", "problem.heads_kv=1", "inputs=gaussian", "seed=0")  # fmt: skip
-    table = results(("single_device", "ring"), *words, "world_size=1", "unusable=record")
-    mine = table[table["variant"] == "single_device"]
-    assert set(mine.loc[mine["error_rel"].notna(), "tensor"]) >= {"out", "delta"}
-    assert "lse" not in set(mine.loc[mine["error_rel"].notna(), "tensor"])
-    reasons = table.loc[table["variant"] == "ring", "reason"].unique()
-    assert all("returns out alone" in reason for reason in reasons), reasons
-    assert LOGIC not in set(verdicts(mine)["label"])
+    theirs, mine, wrong = (
+        each.double() - expected
+        for each in (out, *(EMULATED(policy="sage", key_chunk=64, **knobs).forward(*tensors, **how)[0]
+                            for knobs in ({}, {"query_block": 64})))
+    )  # fmt: skip
+    assert float(mine.norm() / theirs.norm()) == pytest.approx(1, abs=0.02)
+    alike, less = (float((x * theirs).sum() / x.norm() / theirs.norm()) for x in (mine, wrong))
+    assert alike > max(0.9, less)

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from accuracy.core.quantisation import FORMATS, Policy
-from accuracy.kernel.lowp import tensor_core
+from accuracy.kernel.lowp import cudnn_fp8, tensor_core
 from accuracy.kernel.lowp.quantised import KERNEL
 from accuracy.kernel.lowp.tensor_core import Factor, Sum, product
 from accuracy.kernel.triton.available import InTriton
-from tests.kernel.problem import Problem, results
+from tests.kernel.problem import Problem, relative, results
 
 CUT = Policy(accumulator_bits=14, cut_products=True)
 DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
@@ -38,16 +38,19 @@ def core(left: list[float], right: list[float], least: int) -> float:
     return kept
 
 
+def operands(word: str, *sizes: tuple[int, ...]) -> list[torch.Tensor]:
+    """Codes of every size, subnormal ones and zeros too."""
+    generator = torch.Generator().manual_seed(0)
+    sized = (torch.randn(x, generator=generator) * 2.0 ** torch.randint(-9, 6, x, generator=generator) for x in sizes)
+    return [x.to(DTYPES[word]).float() for x in sized]
+
+
 @pytest.mark.parametrize("word", DTYPES)
 def test_every_product_is_cut_as_the_core_cuts_it(word: str) -> None:
-    """Equal bits, subnormal codes and zeros too; 40 and 70 terms end inside a step."""
-    generator = torch.Generator().manual_seed(0)
+    """Equal bits; 40 and 70 terms end inside a step."""
     least = FORMATS[word].min_exponent
     for terms in (40, 70):
-        left, right = (
-            (torch.randn(size, generator=generator) * 2.0 ** torch.randint(-9, 6, size, generator=generator))
-            .to(DTYPES[word]).float() for size in ((5, terms), (terms, 6))
-        )  # fmt: skip
+        left, right = operands(word, (5, terms), (terms, 6))
         found = product(CUT, Factor(left, least=least), Factor(right, least=least))
         expected = [[core(row, column, least) for column in right.T.tolist()] for row in left.tolist()]
         assert found.tolist() == expected
@@ -61,18 +64,12 @@ def test_one_pass_over_memory_has_the_same_bits(word: str) -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     InTriton().build(device)
-    generator, least = torch.Generator().manual_seed(0), FORMATS[word].min_exponent
-    sizes = [(2, *size) for size in ((5, 40), (40, 18))]
-    left, right = (
-        (torch.randn(size, generator=generator) * 2.0 ** torch.randint(-9, 6, size, generator=generator))
-        .to(DTYPES[word]).float().to(device) for size in sizes
-    )  # fmt: skip
+    least = FORMATS[word].min_exponent
+    left, right = (x.to(device) for x in operands(word, (2, 5, 40), (2, 40, 18)))
     left[0, 0], right[1, :, 2] = 0.0, 0.0
-    kept = (
-        torch.randn(2, 5, 18, generator=generator).to(device) * torch.tensor([1e-4, 1e6], device=device)[:, None, None]
-    )
+    kept = torch.randn(2, 5, 18, generator=torch.Generator().manual_seed(1)) * torch.tensor([1e-4, 1e6])[:, None, None]
     kept[0, 0, 0] = 0.0
-    expected = kept
+    kept = expected = kept.to(device)
     for step in (slice(0, 32), slice(32, 40)):
         some = Factor(left[..., step], least=least), Factor(right[:, step], least=least)
         expected = tensor_core._cut_step(expected, *some, 14)
@@ -80,25 +77,7 @@ def test_one_pass_over_memory_has_the_same_bits(word: str) -> None:
     left[0, 1, 3], right[1, 35, 4], kept[1, 4, 17] = torch.nan, torch.nan, torch.nan
     unknown = torch.isnan(fp8_passes.added(kept, left, right, (least, least), 14))
     assert unknown[0].all(1).tolist() == [False, True, False, False, False]
-    assert torch.equal(
-        unknown[1].nonzero(), torch.tensor([[0, 4], [1, 4], [2, 4], [3, 4], [4, 4], [4, 17]], device=device)
-    )
-
-
-def test_values_of_one_sign_are_lost_bit_by_bit_where_products_are_cut() -> None:
-    """4,096 equal weights, v in [1, 2) in steps of 1/8. The sum is 1.5 n, and the accumulator's last bit is 1/8 up to
-    1,365 terms, then 1/4 (1/16 of a product is lost on average, of 1.5), from 2,731 on 1/2 (3/16): (1/16 + 3/16) / 1.5
-    of a third of the terms, 5.6%. Where the sum of 32 alone is cut, 32 times less at most."""
-    zeros = torch.zeros(1, 4096, 1, 16)
-    v = 1 + torch.rand(1, 4096, 1, 16, generator=torch.Generator().manual_seed(1))
-
-    def lost(**knobs: object) -> float:
-        kernel = KERNEL(policy="fp8_hopper", **knobs)
-        out, _ = kernel.forward(zeros[:, :2], zeros, v, scale=1.0, causal=False, out_dtype=v.dtype)
-        return float(1 - out.mean() / v.double().mean())
-
-    assert lost() == pytest.approx(0.25 / 1.5 / 3, rel=0.1)
-    assert lost(cut_products=False) < 0.25 / 32
+    assert unknown[1].nonzero().tolist() == [[0, 4], [1, 4], [2, 4], [3, 4], [4, 4], [4, 17]]
 
 
 SEEN = np.load(Path(__file__).parent / "h200.npz")
@@ -112,11 +91,11 @@ def test_an_h200_s_tensor_core_has_these_very_sums(word: str) -> None:
     left, right = (torch.tensor(SEEN[f"core_{word}_{name}"]).view(DTYPES[word]).float() for name in "ab")
     begin, end = (torch.tensor(SEEN[f"core_{word}_{name}"]) for name in "cd")
     least = FORMATS[word].min_exponent
-    for policy, equal in ((CUT, 1.0), (replace(CUT, cut_products=False), 0.5)):
+    for policy in (CUT, replace(CUT, cut_products=False)):
         total = Sum(policy, torch.zeros_like(begin), begin.clone())
         total.add(slice(None), Factor(left, least=least), Factor(right.T, least=least))
         found = float((total.value() == end).double().mean())
-        assert found == 1.0 if equal == 1.0 else found < equal
+        assert found == 1.0 if policy == CUT else found < 0.5
 
 
 def codes_that_agree(**knobs: object) -> dict[str, float]:
@@ -140,3 +119,20 @@ def test_the_emulation_has_the_codes_of_cudnn_on_an_h200() -> None:
     assert codes_that_agree(ds_by_half=False)["dq"] < 0.99
     assert max(codes_that_agree(accumulator_bits=24, cut_products=False).values()) < 0.995
     assert codes_that_agree(key_chunk=64)["o"] < 0.95
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("policy", ["cudnn_e4m3", "cudnn_e5m2"])
+def test_the_emulation_is_as_far_off_as_cudnn(policy: str) -> None:
+    """Within a tenth; how near it is on other inputs is what experiments/fp8_fit measures."""
+    if missing := cudnn_fp8.KERNEL().abilities("cuda").missing:
+        pytest.skip(missing)
+    problem = Problem(queries=1024, keys=1024, heads=4, heads_kv=4, dim=128, scale=128**-0.5, dtype=torch.bfloat16)
+    tensors = problem.draw("cuda")
+    reference = problem.reference(*tensors)
+    mine, other = (
+        relative(results(each(policy=policy), problem, tensors, torch.float32), reference)
+        for each in (KERNEL, cudnn_fp8.KERNEL)
+    )
+    for name in ("out", "dq", "dk", "dv"):
+        assert mine[name] == pytest.approx(other[name], rel=0.1), (mine, other)

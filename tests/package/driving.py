@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,6 +12,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.execute.plan import plan
 from accuracy.measurement.pipeline import Pipeline
+from accuracy.package import installed
 from accuracy.reference.cache import Cache
 from accuracy.results.table import TENSORS
 from accuracy.runtime.sharding import cut
@@ -19,6 +21,22 @@ from tests.real_ranks import RealRanks
 
 _MEASURED: dict[tuple[str, str], Any] = {}
 WORLD = ("world=processes", "problem.heads=8")  # 8 heads on 2: ulysses of 2 ranks has a key/value head each
+BACKEND_SUMS = str(Path(__file__).with_name("llama3_with_the_backend_s_sum.py"))
+
+
+DISTRIBUTIONS = {
+    "ring_flash_attn": "ring-flash-attn",
+    "yunchang": "yunchang",
+    "ring_attention_pytorch": "ring-attention-pytorch",
+    "ringmaster": "axolotl-ringmaster",
+    "transformer_engine": "transformer_engine",
+}
+
+
+def missing(variant: str) -> str | None:
+    """Why a package's variant cannot run here, in the package's own words, or None."""
+    found = (name for prefix, name in DISTRIBUTIONS.items() if variant.startswith(prefix))
+    return next((reason for name in found if (reason := installed.unsupported(name))), None)
 
 
 @cache
@@ -34,10 +52,9 @@ def case_of(variant: str, *words: str) -> Case:
     return planned.case
 
 
-def shards_of(case: Case) -> list[tuple[Tensor, ...]]:
-    """q, k, v, dout of every rank."""
-    whole = _pipeline().targets(case).given.tensors
-    return list(zip(*(cut(x, case.variant.sharding, case.world_size) for x in whole), strict=True))
+def with_backend_sums(case: Case) -> Case:
+    """The case of llama3's schedule, whose backward adds in the order of the backend."""
+    return replace(case, variant=replace(case.variant, backward=replace(case.variant.backward, source=BACKEND_SUMS)))
 
 
 def results_of(pool: RealRanks, case: Case) -> list[dict[str, Tensor]]:
@@ -45,37 +62,18 @@ def results_of(pool: RealRanks, case: Case) -> list[dict[str, Tensor]]:
 
     def run() -> list[dict[str, Tensor]]:
         names = [name for name in TENSORS if name not in ("delta", "dsink")]
-        results = pool.run(case, shards_of(case)).results
+        whole = _pipeline().targets(case).given.tensors
+        shards = zip(*(cut(x, case.variant.sharding, case.world_size) for x in whole), strict=True)
+        results = pool.run(case, list(shards)).results
         return [{name: x for name, x in zip(names, each, strict=True) if x is not None} for each in results]
 
     return _once(case, "results", run)
 
 
-def unequal(theirs: list[dict[str, Tensor]], ours: list[dict[str, Tensor]]) -> set[str]:
-    """The tensors of which a bit differs on some rank."""
-    return {name for a, b in zip(theirs, ours, strict=True) for name in a if not a[name].equal(b[name])}
-
-
-def _once(case: Case, what: str, measure: Callable[[], Any]) -> Any:
-    """Our schedules stand beside several packages and give the same bits every time; a package is run every time."""
-    if case.variant.forward.name == "callable":
-        return measure()
-    if (case.id, what) not in _MEASURED:
-        _MEASURED[case.id, what] = measure()
-    return _MEASURED[case.id, what]
-
-
-def reference_of(case: Case) -> list[dict[str, Tensor]]:
-    """The true out, lse, dq, dk, dv of every rank, float64."""
-    whole = _pipeline().targets(case).reference
-    shards = {name: cut(x, case.variant.sharding, case.world_size) for name, x in whole.items()}
-    return [{name: x[rank] for name, x in shards.items()} for rank in range(case.world_size)]
-
-
 def rows_of(pool: RealRanks, case: Case) -> pd.DataFrame:
     """The rows of all ranks together, by tensor; what is not given away is left out."""
 
-    def measure() -> pd.DataFrame:
+    def run() -> pd.DataFrame:
         pipeline = _pipeline()
         pipeline.run_ranks = pool.run
         rows = pd.DataFrame(pipeline.measure(case).rows)
@@ -83,9 +81,19 @@ def rows_of(pool: RealRanks, case: Case) -> pd.DataFrame:
         assert failed.empty, failed["reason"].iloc[0]
         return rows[(rows["status"] == "ok") & (rows["rank"] == -1)].set_index("tensor")
 
-    return _once(case, "rows", measure)
+    return _once(case, "rows", run)
 
 
-def with_backward(case: Case, source: str) -> Case:
-    """The case with another backward schedule, of a file."""
-    return replace(case, variant=replace(case.variant, backward=replace(case.variant.backward, source=source)))
+def _once(case: Case, what: str, run: Callable[[], Any]) -> Any:
+    """Our schedules stand beside several packages and give the same bits every time; a package is run every time."""
+    if case.variant.forward.name == "callable":
+        return run()
+    if (case.id, what) not in _MEASURED:
+        _MEASURED[case.id, what] = run()
+    return _MEASURED[case.id, what]
+
+
+def differing(pool: RealRanks, theirs: Case, ours: Case) -> set[str]:
+    """The tensors of which a bit differs on some rank."""
+    pairs = zip(results_of(pool, theirs), results_of(pool, ours), strict=True)
+    return {name for a, b in pairs for name in a if not a[name].equal(b[name])}

@@ -17,32 +17,24 @@ def exact(q, k, v, dout, scale, causal, sees=None, cap=None, sink=None, factors=
     """
     q, k, v, dout = (mpmath.matrix(x.tolist()) for x in (q, k, v, dout))
     length, keys, scale = q.rows, k.rows, mpmath.mpf(scale)
-    scores = q * k.T * scale
-    slope = scores.apply(lambda s: 1 - mpmath.tanh(s / cap) ** 2 if cap else mpmath.mpf(1))
-    scores = scores.apply(lambda s: cap * mpmath.tanh(s / cap)) if cap else scores
-    weights = mpmath.matrix(length, keys)
-    lse = []
+    scores, dp = q * k.T * scale, dout * v.T
+    weights, kept, ds = (mpmath.matrix(length, keys) for _ in range(3))
+    lse, delta = [], []
     for i in range(length):
         seen = [j for j in range(keys) if (sees(i, j) if sees else not causal or j <= i + keys - length)]
-        total = mpmath.fsum(mpmath.exp(scores[i, j]) for j in seen) + (0 if sink is None else mpmath.exp(sink))
+        slope = [1 - mpmath.tanh(scores[i, j] / cap) ** 2 if cap else 1 for j in range(keys)]
+        row = [cap * mpmath.tanh(scores[i, j] / cap) if cap else scores[i, j] for j in range(keys)]
+        total = mpmath.fsum(mpmath.exp(row[j]) for j in seen) + (0 if sink is None else mpmath.exp(sink))
         lse.append(mpmath.log(total))
         for j in seen:
-            weights[i, j] = mpmath.exp(scores[i, j]) / total
-    factor = mpmath.matrix(length, keys).apply(lambda _: mpmath.mpf(1)) if factors is None else mpmath.matrix(factors)
-    kept = mpmath.matrix(length, keys)
-    for i in range(length):
-        for j in range(keys):
-            kept[i, j] = weights[i, j] * factor[i, j]
-    out = kept * v
-    delta = [mpmath.fsum(dout[i, d] * out[i, d] for d in range(out.cols)) for i in range(length)]
-    dp = dout * v.T
-    ds = mpmath.matrix(length, keys)
-    for i in range(length):
-        for j in range(keys):
-            ds[i, j] = weights[i, j] * (dp[i, j] * factor[i, j] - delta[i]) * slope[i, j]
+            weights[i, j] = mpmath.exp(row[j]) / total
+            kept[i, j] = weights[i, j] * (factors[i][j] if factors else 1)
+        delta.append(mpmath.fsum(kept[i, j] * dp[i, j] for j in seen))
+        for j in seen:
+            ds[i, j] = (kept[i, j] * dp[i, j] - weights[i, j] * delta[i]) * slope[j]
     dsink = [] if sink is None else [-mpmath.fsum(mpmath.exp(sink - a) * b for a, b in zip(lse, delta, strict=True))]
     return {
-        "dsink": dsink, "out": out.tolist(), "lse": lse, "delta": delta,
+        "dsink": dsink, "out": (kept * v).tolist(), "lse": lse, "delta": delta,
         "dq": (ds * k * scale).tolist(), "dk": (ds.T * q * scale).tolist(), "dv": (kept.T * dout).tolist(),
     }  # fmt: skip
 
@@ -63,18 +55,11 @@ def problem(seed: int, heads: int = 2, heads_kv: int = 1, batch: int = 1, length
     return draw(heads), draw(heads_kv), draw(heads_kv), draw(heads)
 
 
+def of_head(index: int, q, k, v, dout) -> list[torch.Tensor]:
+    """q, k, v, dout of one query head over the only key head, (S, D)."""
+    return [q[0, :, index], k[0, :, 0], v[0, :, 0], dout[0, :, index]]
+
+
 def head(reference: Reference, name: str, index: int) -> torch.Tensor:
     tensor = getattr(reference, name)
     return tensor[0, index] if name in ("lse", "delta") else tensor[0, :, index]
-
-
-MASKS = {
-    "window": ({"causal": True, "window": 5}, lambda i, j: i - 5 <= j <= i),
-    "window_to_both_sides": ({"causal": False, "window": 3}, lambda i, j: abs(i - j) <= 3),
-    "documents": ({"causal": True, "documents": (5, 1, 18)}, lambda i, j: j <= i and (i < 5) == (j < 5)
-                  and (i < 6) == (j < 6)),
-    "window_in_documents": ({"causal": False, "window": 2, "documents": (10, 14)},
-                            lambda i, j: abs(i - j) <= 2 and (i < 10) == (j < 10)),
-    "capped": ({"causal": True, "softcap": 0.75}, lambda i, j: j <= i),
-    "capped_window": ({"causal": True, "softcap": 2.5, "window": 4}, lambda i, j: i - 4 <= j <= i),
-}  # fmt: skip

@@ -94,10 +94,3 @@ def rank_one_raises(q: Tensor, k: Tensor, v: Tensor, *, group: dist.ProcessGroup
     if dist.get_rank(group) == 1:
         raise ValueError("on purpose")
     return result
-
-
-def writes_to_its_inputs(q: Tensor, k: Tensor, v: Tensor, **how):
-    k.data.mul_(1.0)
-    with torch.no_grad():
-        q.add_(0.0)
-    return contiguous(q, k, v, **how)

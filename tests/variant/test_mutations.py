@@ -12,28 +12,14 @@ from tests.measuring import measure
 
 # schedule, what stands there, what a slip makes of it, tensors that must show it
 MUTATIONS = [
-    ("ring", "(rank, source, k.shape[1])", "(rank, source, k.shape[1]) * (source < rank.world.rank)", {"out", "dq"}),
-    ("ring", "(rank, source, k.shape[1])", "(rank, max(0, source - 1), k.shape[1])", {"out", "dq", "dk", "dv"}),
-    ("ring", "(rank, source, k.shape[1])", "(rank, source, k.shape[1] - 1)", {"out", "lse"}),
     ("ring", "- step * distance(rank)", "+ step * distance(rank)", {"out", "dk"}),
-    ("ring", "dk.add(key, dk_block)", "dk.take(dk_block)", {"dk"}),
     ("ring", "total.take(received)", "total.add(slice(0, len(received[0])), received)", {"dk", "dv"}),
-    ("ring", "(travelling, dk, dv)", "(travelling, dk, dk)", {"dk", "dv"}),
+    ("ring", "in found:", "in found[-1:]:", {"out", "dq"}),
     ("ring", "dv.add(key, dv_block)", "dv.add(key, dk_block)", {"dv"}),
     ("ring", "dq.add(block.query, dq_block)", "dq.take(dq_block)", {"dq"}),
-    ("ring", "for total in (dk, dv))", "for total in (dv, dk))", {"dk", "dv"}),
-    ("ring", "in gradients:", "in gradients[1:]:", {"dk", "dv"}),
     ("zigzag", "length // 2), slice(length // 2", "length // 2 - 1), slice(length // 2 - 1", {"out", "lse"}),
-    ("zigzag", "Block(whole, front, causal=False)", "Block(whole, back, causal=False)", {"out", "dk", "dv"}),
-    ("zigzag", "Block(back, whole, causal=False)", "Block(front, whole, causal=False)", {"out", "dq"}),
-    ("zigzag", "Block(whole, whole, causal=True)", "Block(whole, whole, causal=False)", {"out", "lse"}),
     ("zigzag", "source < rank.world.rank", "source > rank.world.rank", {"out", "dq", "dk"}),
     ("striped", "source <= rank.world.rank", "source < rank.world.rank", {"out", "lse"}),
-    ("striped", "slice(1, length), slice(0, length - 1)", "slice(0, length - 1), slice(0, length - 1)", {"out"}),
-    ("striped", "slice(1, length), slice(0, length - 1)", "slice(1, length), slice(1, length)", {"out", "dk"}),
-    ("llama3", "(0, keys)", "(0, keys - 1)", {"out", "lse"}),
-    ("llama3", "(0, keys)", "(1, keys)", {"out", "lse"}),
-    ("llama3", "torch.zeros_like(x, dtype", "torch.ones_like(x, dtype", {"dk", "dv"}),
     ("llama3", "dv[:, block.key] += dv_block", "dk[:, block.key] += dv_block", {"dk", "dv"}),
     ("llama3", "(head + stride) * share", "(head + 1) * share", {"out", "dq"}),
     ("llama3", "dk[:, :, group.kv], dv[:, :, group.kv] = (x",
@@ -41,26 +27,22 @@ MUTATIONS = [
     ("ulysses", "x.movedim(0, 2).flatten(2, 3)", "x.flip(0).movedim(0, 2).flatten(2, 3)", {"out", "dq"}),
     ("ulysses", "x.repeat_interleave(max(1, rank.world.size // x.shape[2]), dim=2)",
      "x.repeat(1, 1, max(1, rank.world.size // x.shape[2]), 1)", {"out", "dk"}),
-    ("ulysses", "for other in others:", "for other in others[1:]:", {"dk", "dv"}),
     ("bpt", "min(begin + chunk, whole[1])", "min(begin + chunk, whole[1] - 1)", {"out", "lse"}),
     ("bpt", "chunks.key_chunk)", "chunks.key_chunk - 1)", set()),
-    ("split_kv", "(part + 1) * keys // splits", "(part + 1) * keys // splits - 1", {"out"}),
-    ("split_kv", "query_offset = keys - queries", "query_offset = keys - queries - 1", {"out"}),
-    ("split_kv", "block.shifted(query_offset, 0)", "block.shifted(ahead - 1, 0)", {"out"}),
     ("split_kv", "block.shifted(query_offset, 0)", "Block(block.shifted(query_offset, 0).query, block.key, False)",
      {"out"}),
-    ("split_kv", "range(splits)", "range(splits - 1)", {"out"}),
     ("split_kv", "rank.join(running, block, q, k, v)", "rank.join(running, block, q, k, k)", {"out"}),
 ]  # fmt: skip
 
 
-@pytest.mark.stress(14, "schedule")
+@pytest.mark.stress(9, "schedule")
 @pytest.mark.parametrize(("schedule", "before", "after", "tensors"), MUTATIONS)
 def test_a_slip_in_a_schedule_is_seen(tmp_path: Path, schedule: str, before: str, after: str, tensors: set) -> None:
     """Seen: an error above 1e-6 of the reference, where the healthy schedule is held to 1e-12; or a row that failed."""
     planting.slip(tmp_path, schedule, before, after)
     size = 1 if schedule in ("bpt", "split_kv") else 4
-    few = ("problem.seqlen_q=30",) if schedule == "split_kv" else ()
+    few = ["problem.seqlen_q=30"] if schedule == "split_kv" else []
+    few += ["problem.documents=10+50+36"] if "found" in before else []
     results = measure("variant=broken", f"world_size={size}", "dtype=float64", *few, folders=[tmp_path])
     if (results["status"] == "failed").all():
         return

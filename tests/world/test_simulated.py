@@ -9,24 +9,16 @@ def number(value: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("distance", [1, -1, 2])
-def test_a_shift_brings_the_neighbours_tensors(distance: int) -> None:
+def test_shifts_under_way_bring_the_neighbours_tensors_each_in_its_own_order(distance: int) -> None:
     async def program(world):
-        return await world.ring_shift((number(world.rank), number(-world.rank)), distance)
-
-    results = run(program, 5)
-    assert [int(a) for a, _ in results] == [(rank - distance) % 5 for rank in range(5)]
-    assert [int(b) for _, b in results] == [-((rank - distance) % 5) for rank in range(5)]
-
-
-def test_several_shifts_under_way_arrive_in_their_own_order() -> None:
-    async def program(world):
-        first = world.ring_shift((number(world.rank),))
+        first = world.ring_shift((number(world.rank), number(-world.rank)), distance)
         second = world.ring_shift((number(10 + world.rank),))
-        (late,) = await second
-        (early,) = await first
-        return early, late
+        late = await second
+        return *(await first), *late
 
-    assert [(int(a), int(b)) for a, b in run(program, 3)] == [(2, 12), (0, 10), (1, 11)]
+    for rank, found in enumerate(run(program, 5)):
+        source = (rank - distance) % 5
+        assert [int(x) for x in found] == [source, -source, 10 + (rank - 1) % 5]
 
 
 def test_reduce_scatter_adds_in_ring_order_and_rounds_at_every_hop() -> None:
@@ -38,23 +30,19 @@ def test_reduce_scatter_adds_in_ring_order_and_rounds_at_every_hop() -> None:
 
     results = [int(x) for (x,) in run(program, 4)]
     # slice 0: ranks 1, 2, 3, 0: 3 + 256 = 259 -> 260 in bfloat16 (spacing 2); slice 3: ranks 0, 1, 2, 3: 256
-    assert results[0] == 260
-    assert results[3] == 256
+    assert (results[0], results[3]) == (260, 256)
 
 
-def test_writing_to_a_tensor_on_its_way_is_caught() -> None:
-    async def program(world):
+@pytest.mark.parametrize("poison", [False, True])
+def test_a_receive_buffer_holds_what_was_sent_only_after_it_was_waited_for(poison: bool) -> None:
+    """And writing to a tensor on its way is caught."""
+
+    async def writing(world):
         mine = number(world.rank)
         arriving = world.ring_shift((mine,))
         mine += 1
         return await arriving
 
-    with pytest.raises(RankFailed, match="wrote to a tensor on its way"):
-        run(program, 2)
-
-
-@pytest.mark.parametrize("poison", [False, True])
-def test_a_receive_buffer_holds_what_was_sent_only_after_it_was_waited_for(poison: bool) -> None:
     async def program(world):
         shift, gather = world.ring_shift((number(world.rank),)), world.all_gather((number(world.rank),))
         exchange = world.all_to_all((torch.arange(3.0) + 10 * world.rank,))
@@ -70,3 +58,5 @@ def test_a_receive_buffer_holds_what_was_sent_only_after_it_was_waited_for(poiso
         assert late == [[(rank - 1) % 3], [0, 1, 2], [rank, 10 + rank, 20 + rank], [3]]
         assert [tuple(x.shape) for x in early] == [tuple(x.shape) for x in results[4:]]
         assert all(bool(x.isnan().all()) == poison for x in early)
+    with pytest.raises(RankFailed, match="wrote to a tensor on its way"):
+        run(writing, 2)

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -42,11 +40,15 @@ PAIRS = list(zip(POLICIES, cycle(MASKS)))  # every policy and every mask
 WIDE = ("problem.heads=32", "problem.heads_kv=16", "problem.head_dim=4", "problem.batch=1")
 
 
+def knobs(policy: str) -> list[str]:
+    return [f"precision.{knob}" for knob in POLICIES[policy]]
+
+
 def cases(*words: str) -> list[tuple[Case, list[Tensors]]]:
     """Every planned case that is not unsupported, with its shards."""
     pipeline = Pipeline("test", Cache(None, 0.0))
     found = []
-    for each in plan(configuration(*TINY, "problem.seqlen=60", *words), None):
+    for each in plan(configuration(*TINY, "problem.seqlen=60", "unusable=record", *words), None):
         if each.unsupported is None:
             inputs = pipeline.targets(each.case).given.tensors
             layout = each.case.variant.sharding, each.case.world_size
@@ -96,21 +98,3 @@ class Folding:
         self.most = max(self.most, len(tensors[0]))
         parts = [call(*(x[item : item + 1] for x in tensors), **how) for item in range(len(tensors[0]))]
         return tuple(torch.cat(same) for same in zip(*parts, strict=True))
-
-
-class Failing(Folding):
-    """A kernel that has no full blocks."""
-
-    def forward(self, *tensors: Tensor, **how: Any) -> Tensors:
-        if not how["causal"]:
-            raise ValueError("no full block")
-        return super().forward(*tensors, **how)
-
-
-def with_slip(module: ModuleType, before: str, after: str) -> ModuleType:
-    """A copy of the module in which its source says something else."""
-    source = Path(str(module.__file__)).read_text()
-    assert before in source, f"{module.__name__} no longer says {before!r}"
-    broken = ModuleType("broken")
-    exec(source.replace(before, after), vars(broken))
-    return broken

@@ -1,4 +1,4 @@
-"""FlashInfer's FP8 attention: what the adapter hands to the package, and why it is unsupported where it is."""
+"""What our adapters of flex_attention and FlashInfer hand on, seen without a GPU."""
 
 import importlib.util
 import shutil
@@ -9,18 +9,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from accuracy.kernel import flash_attn_4
+from accuracy.kernel import flash_attn_4, flex_attention
 from accuracy.kernel.lowp import flashinfer_fp8, quantised
 from tests.kernel.problem import Problem, relative
 
-PROBLEM = Problem(queries=96, keys=130, heads=4, heads_kv=2, dim=64, scale=0.125, dtype=torch.float16, batch=2)
+
+def test_flex_attention_s_lse_is_natural_and_its_mask_aligned_at_the_bottom_right() -> None:
+    """Unfused; GQA, 5 rows over 37 keys. Bound: sums of 16 products, and u for each of the four operations on lse."""
+    problem = Problem(queries=5, keys=37, heads=4, heads_kv=2, dim=16, dtype=torch.float64, batch=2)
+    tensors, kernel = problem.draw("cpu"), flex_attention.KERNEL().build("cpu")
+    found = kernel.forward(*tensors[:3], scale=problem.scale, causal=True, out_dtype=torch.float64)
+    assert [x.shape for x in found] == [(2, 5, 4, 16), (2, 4, 5)]
+    assert max(relative(found, problem.reference(*tensors)).values()) < 32 * 2.0**-53
 
 
 def prefill(
     q: Tensor, k: Tensor, v: Tensor, scale_q: Tensor, scale_k: Tensor, scale_v: Tensor, *, o_dtype: torch.dtype,
     causal: bool, sm_scale: float, backend: str,
 ) -> Tensor:  # fmt: skip
-    """The package's signature (flashinfer/prefill.py), in float32: codes (S, heads, D), a scale a head."""
+    """FlashInfer's signature (flashinfer/prefill.py), in float32: codes (S, heads, D), a scale a head."""
     assert backend == "fa3" and q.dtype == k.dtype == v.dtype == torch.float8_e4m3fn  # noqa: PT018
     given = [(x.float() * scale[:, None]).transpose(0, 1) for x, scale in ((q, scale_q), (k, scale_k), (v, scale_v))]
     query, key, value = given[0], *(x.repeat_interleave(q.shape[1] // k.shape[1], 0) for x in given[1:])
@@ -32,13 +39,12 @@ def prefill(
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_package_gets_codes_and_scales_that_its_emulation_has(
-    causal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flashinfer_gets_codes_and_scales_that_its_emulation_has(causal: bool, monkeypatch) -> None:
     """All but P's cast and the sums: the same to float16's roundings. With other scales more."""
     monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace(single_prefill_with_kv_cache=prefill))
-    q, k, v, _ = PROBLEM.draw("cpu")
-    how = {"scale": PROBLEM.scale, "causal": causal, "out_dtype": torch.float16}
+    problem = Problem(queries=96, keys=130, heads=4, heads_kv=2, dim=64, dtype=torch.float16, batch=2)
+    q, k, v, _ = problem.draw("cpu")
+    how = {"scale": 0.125, "causal": causal, "out_dtype": torch.float16}
     out, lse = flashinfer_fp8.KERNEL().forward(q, k, v, **how)
     assert lse is None
     exact_weights = {"policy": "flashinfer_e4m3", "p": "none", "cut_products": False, "accumulator_bits": 24}
@@ -49,13 +55,14 @@ def test_the_package_gets_codes_and_scales_that_its_emulation_has(
 
 
 def test_where_fp8_is_not_taken_a_row_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    for capability, words in (((10, 0), "needs compute capability 9 (its backend fa3), this GPU has 10"),
-                              ((9, 0), "needs the package flashinfer")):  # fmt: skip
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda found=capability: found)
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for capability, package, words in (
+        (10, None, "needs compute capability 9 (its backend fa3), this GPU has 10"),
+        (9, None, "needs the package flashinfer"),
+        (9, "flashinfer", "compiles at its first use: needs nvcc"),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda found=(capability, 0): found)
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, there=package: name == there or None)
+        monkeypatch.setattr(shutil, "which", lambda name: None)
         assert flashinfer_fp8.KERNEL().abilities("cuda").missing.startswith(words)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "flashinfer" or None)
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert flashinfer_fp8.KERNEL().abilities("cuda").missing.startswith("compiles at its first use: needs nvcc")
-    kernel = flash_attn_4.KERNEL(fp8="e4m3")
-    assert kernel.abilities("cuda").missing.startswith("has FP8 on compute capability 10 alone, this GPU has 9")
+    missing = flash_attn_4.KERNEL(fp8="e4m3").abilities("cuda").missing
+    assert missing.startswith("has FP8 on compute capability 10 alone, this GPU has 9")
