@@ -116,7 +116,7 @@ def assert_refused(answer: Answer, name: str, words: Sequence[str], before: floa
 def test_a_bad_word_of_accuracy_is_told_in_one_line(accuracy: CommandLine, stress: bool) -> None:
     accuracy(*TINY, "device=cpu", "dry_run=true")  # imports torch
 
-    @settings(EXAMPLES, max_examples=600 if stress else 6)
+    @settings(EXAMPLES, max_examples=600 if stress else 3)
     @given(MEASURE)
     def refused(bad: str) -> None:
         words = [*TINY, "device=cpu", *(bad.split(" ") if "experiment" in bad else [bad])]
@@ -135,7 +135,7 @@ def test_bad_words_of_the_other_commands_are_told_in_one_line(
     monkeypatch.chdir(tmp_path / "here")
     made = sorted(tmp_path.rglob("*"))
 
-    @settings(EXAMPLES, max_examples=400 if stress else 8)
+    @settings(EXAMPLES, max_examples=400 if stress else 6)
     @given(OTHERS)
     def refused(drawn: tuple[str, list[str]]) -> None:
         name, words = drawn

@@ -76,7 +76,7 @@ LOSSES = {  # what changed, and how it is called
 }  # fmt: skip
 
 
-@pytest.mark.stress(4)
+@pytest.mark.stress(3)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("seeds", [range(8), range(100, 108)], ids=["same seeds", "fresh seeds"])
 def test_a_loss_that_was_measured_fails_and_is_named(name: str, seeds: range, checked: Any) -> None:

@@ -127,7 +127,7 @@ PROVEN = {
 }  # fmt: skip
 
 
-@pytest.mark.stress(5)
+@pytest.mark.stress(4)
 @pytest.mark.parametrize("name", PROVEN)
 def test_a_planted_fault_is_proven(name: str) -> None:
     plant, tensor, words = PROVEN[name]
@@ -145,7 +145,7 @@ LOOK_ALIKES = {
 }
 
 
-@pytest.mark.stress(3)
+@pytest.mark.stress(2)
 @pytest.mark.parametrize("name", LOOK_ALIKES)
 def test_a_look_alike_is_not_proven(name: str) -> None:
     plant, tensor = LOOK_ALIKES[name]

@@ -30,7 +30,7 @@ def measured(*words: str) -> list[list]:
     return [list(each.table("steps")) for each in found]
 
 
-@pytest.mark.stress(6, "mask")
+@pytest.mark.stress(4, "mask")
 @pytest.mark.parametrize("variant", schedules())
 @pytest.mark.parametrize("mask", ["causal", "full"])
 def test_a_healthy_schedule_holds_each_visible_pair_once(variant: str, mask: str) -> None:
@@ -94,6 +94,7 @@ FUNCTIONS = {  # what a function does, and what must be found
 }
 
 
+@pytest.mark.stress(5)
 @pytest.mark.parametrize("what", FUNCTIONS)
 def test_what_a_function_counts_is_read_off_its_tensors(what: str) -> None:
     fn, expected = FUNCTIONS[what]

@@ -101,7 +101,7 @@ MASKS = {
 }  # fmt: skip
 
 
-@pytest.mark.stress(8, "mask", "dtype")
+@pytest.mark.stress(6, "mask", "dtype")
 @pytest.mark.parametrize("variant", schedules())
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
@@ -163,6 +163,7 @@ PLANTED = {  # what stands in the ring and what is planted there; (way, rank, te
 }  # fmt: skip
 
 
+@pytest.mark.stress(4)
 @pytest.mark.parametrize("what", PLANTED)
 def test_a_planted_fault_is_accounted_for(tmp_path: Path, what: str) -> None:
     before, after, expected = PLANTED[what]

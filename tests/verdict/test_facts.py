@@ -151,7 +151,7 @@ def test_what_was_not_tried_and_what_failed_is_named() -> None:
     failed = [row("", "bfloat16", 1, -1, 0, status="failed", reason=f"ValueError: got {n}", seqlen=n, case_id=f"{n}")
               | {"tensor": None, "error_rel": float("nan")} for n in (7, 9)]  # fmt: skip
     found = facts_of(with_rows(healthy(), *failed))
-    assert (found.label, found.failed, found.cases) == ("rounding", 2, 18)
+    assert (found.label, found.failed, found.cases) == ("rounding", 2, 10)
     ((cases, first, reason),) = found.failures
     assert (cases, first.split(",")[0], reason) == (2, "seqlen=7", "ValueError: got 7")
     wrote = failed[0] | {"reason": "rank 0: RuntimeError: the variant wrote to its inputs"}

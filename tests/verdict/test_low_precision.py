@@ -36,7 +36,7 @@ def alarms(policy: str, variant: str, inputs: str) -> rates.FalseAlarms:
     return rates.false_alarms(names, found, results)
 
 
-@pytest.mark.stress(6, "inputs")
+@pytest.mark.stress(5)
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("policy", QUANTISING)
@@ -49,6 +49,7 @@ def test_a_healthy_policy_is_not_accused(policy: str, variant: str, inputs: str)
 FAULTS = ("shard_dkv_shifted", "shard_dq_reversed", "diagonal_not_causal", "heads_modulo_backward")
 
 
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("policy", ["fp8_tensor", "sage"])
 def test_a_fault_of_a_ring_on_low_precision_is_logic(policy: str) -> None:
     """Gradients of another rank's keys, keys seen too early, heads mixed up: several times the rounding of 4 bits.

@@ -46,7 +46,7 @@ BENT: list[tuple[str, dict[str, Any], dict[str, Any], dict[tuple[str, str], str]
      {("lse", "bfloat16"): "precision_floor"}),
     ("twice single device's error", {"tensor": "dv", "dtype": "bfloat16"}, {"error_rel": 2.4 * 0.41 * 2.0**-8},
      {("dv", "bfloat16"): "excess_rounding", ("dv", "float16"): "rounding"}),
-    ("one element far off", {"tensor": "dv", "dtype": "bfloat16", "rank": -1, "seed": 2}, {"error_max": 1.0},
+    ("one element far off", {"tensor": "dv", "dtype": "bfloat16", "rank": -1, "seed": 1}, {"error_max": 1.0},
      {("dv", "bfloat16"): "excess_rounding"}),
     ("one rank far off", {"tensor": "dv", "dtype": "bfloat16", "rank": 1}, {"error_rel": 5 * 0.41 * 2.0**-8},
      {("dv", "bfloat16"): "excess_rounding"}),
@@ -66,7 +66,7 @@ BENT: list[tuple[str, dict[str, Any], dict[str, Any], dict[tuple[str, str], str]
 def test_a_rule_fires_on_what_it_is_for(
     where: dict[str, Any], changes: dict[str, Any], expected: dict[tuple[str, str], str]
 ) -> None:
-    bent = bend(healthy(), where, **changes)
+    bent = bend(healthy(seeds=4), where, **changes)
     assert {key: label(bent, *key) for key in expected} == expected
 
 
