@@ -10,10 +10,7 @@ SHAPES: list[Any] = [
     None, [], {}, [[]], "", "x", True, 0, -1, 2.5, 10**400, float("nan"), "\x1b[31m\n\x00", ["a", 1, None],
     {"a": {"b": [1]}}, "x" * 5000, "../..", [[[[]]]] * 3, "\ud800",
 ]  # fmt: skip
-
-
-def cut(content: bytes, draw: random.Random) -> bytes:
-    return content[: draw.randrange(len(content))]
+OTHERS = [b"", b"null", b"[]", b"{}", b"[" * 5000, b"9" * 400, b"NaN", b"\x00" * 64, b'"x"', b"PAR1PAR1", b"\xff\xfe"]
 
 
 def bits(content: bytes, draw: random.Random) -> bytes:
@@ -28,30 +25,20 @@ def some_bytes(content: bytes, draw: random.Random) -> bytes:
     return content[:place] + draw.randbytes(number) + content[place + number :]
 
 
-def other(content: bytes, draw: random.Random) -> bytes:
-    whole = [
-        b"", b"null", b"[]", b"{}", b"[" * 5000, b"9" * 400, b"NaN", b"\x00" * 64, b'"x"', b"PAR1PAR1", b"\xff\xfe",
-    ]  # fmt: skip
-    return draw.choice([*whole, draw.randbytes(draw.randrange(200))])
-
-
-def _places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def _holders(node: Any, depth: int = 0) -> Iterator[tuple[int, Any, Any]]:
+    """Of every value of a document: its depth, what holds it, and its key there."""
     for key in node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
-        yield (*path, key)
-        yield from _places(node[key], (*path, key))
+        yield depth, node, key
+        yield from _holders(node[key], depth + 1)
 
 
 def shape(content: bytes, draw: random.Random) -> bytes:
     """One value of a JSON document, or of its last line, becomes something else, or its key goes."""
     before, _, line = content.rstrip(b"\n").rpartition(b"\n") if not content.startswith(b"{\n") else (b"", b"", content)
     node = json.loads(line)
-    by_depth: dict[int, list[tuple[Any, ...]]] = {}
-    for place in _places(node):
-        by_depth.setdefault(len(place), []).append(place)
-    *way, key = draw.choice(by_depth[draw.choice(sorted(by_depth))])
-    parent = node
-    for each in way:
-        parent = parent[each]
+    found = list(_holders(node))
+    depth = draw.choice(sorted({each[0] for each in found}))
+    _, parent, key = draw.choice([each for each in found if each[0] == depth])
     if draw.random() < 0.2:
         del parent[key]
     else:
@@ -59,13 +46,19 @@ def shape(content: bytes, draw: random.Random) -> bytes:
     return before + (b"\n" if before else b"") + json.dumps(node).encode() + b"\n"
 
 
-WAYS: list[Callable[[bytes, random.Random], bytes]] = [cut, bits, some_bytes, other]
+WAYS: dict[str, Callable[[bytes, random.Random], bytes]] = {
+    "cut": lambda content, draw: content[: draw.randrange(len(content))],
+    "bits": bits, "bytes": some_bytes,
+    "other": lambda content, draw: draw.choice([*OTHERS, draw.randbytes(draw.randrange(200))]),
+    "shape": shape,
+}  # fmt: skip
 
 
 def damage(path: Path, draw: random.Random) -> str:
     """The way that was drawn."""
-    content = path.read_bytes()
-    ways = [*WAYS, shape, shape, shape, shape] if path.suffix in (".json", ".jsonl") else WAYS
-    way = draw.choice(ways)
-    path.write_bytes(way(content, draw))
-    return way.__name__
+    names = (
+        [*WAYS, *["shape"] * 3] if path.suffix in (".json", ".jsonl") else [name for name in WAYS if name != "shape"]
+    )
+    way = draw.choice(names)
+    path.write_bytes(WAYS[way](path.read_bytes(), draw))
+    return way

@@ -10,7 +10,6 @@ import sys
 import pandas as pd
 from tqdm import tqdm
 
-from accuracy.core.errors import unknown
 from accuracy.verdict.verdict import verdicts
 from tests.fault import healthy, measure, rates
 from tests.fault.planted import PARTS
@@ -24,30 +23,16 @@ TOGETHER = 8
 def main() -> int:
     """Return 0 where every fault is named and no healthy variant is accused, 1 otherwise."""
     parser = argparse.ArgumentParser("python -m tests.fault", description=__doc__)
-    add = parser.add_argument
-    add("--fault", action="append", metavar="NAME", help="only these planted faults, and no healthy variants")
-    add("--shapes", type=int, default=3, metavar="N", help="so many of healthy variants' shapes, a seeded sample (3)")
-    add("--stress", action="store_true", help="healthy variants in every shape, not in a sample")
-    add("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="side by side; by default all cores")
-    add("words", nargs="*", metavar="KEY=VALUE")
-    words = parser.parse_args()
-    for name in words.fault or ():
-        if name not in PARTS:
-            raise unknown("--fault", name, list(PARTS))
-    chosen = {name: PARTS[name] for name in words.fault or PARTS}
-    variants = [] if words.fault else measure.healthy()
-    shapes = [] if words.fault else [*healthy.SHAPES] if words.stress else healthy.sample(words.shapes)
-    jobs = [(variants, words.words)] if variants else []  # the longest first
-    jobs += [(variants, (*healthy.overrides(shape), *words.words)) for shape in shapes]
-    alike = sorted(chosen, key=lambda name: chosen[name].where)
-    batches = [alike[begin : begin + TOGETHER] for begin in range(0, len(alike), TOGETHER)]
-    jobs += [(names, (*OF_FAULTS, *words.words)) for names in batches]
-    tables = measure.side_by_side(jobs, min(words.processes, len(jobs)))
-    every = [
-        (table, verdicts(table.results)) for table in tqdm(tables, total=len(jobs), unit="job", dynamic_ncols=True)
-    ]
+    parser.add_argument("--stress", action="store_true", help="healthy variants in every shape, not in a sample of 3")
+    shapes = [*healthy.SHAPES] if parser.parse_args().stress else healthy.sample(3)
+    variants, alike = measure.healthy(), sorted(PARTS, key=lambda name: PARTS[name].where)
+    jobs = [(variants, words) for words in ((), *map(healthy.overrides, shapes))]  # the longest first
+    jobs += [(alike[begin : begin + TOGETHER], OF_FAULTS) for begin in range(0, len(alike), TOGETHER)]
+    tables = measure.side_by_side(jobs, min(os.cpu_count() or 1, len(jobs)))
+    shown = tqdm(tables, total=len(jobs), unit="job", dynamic_ncols=True)
+    every = [(table, verdicts(table.results)) for table in shown]
     judged = pd.concat([each for _, each in every])
-    found = [rates.detection(name, fault.expected, judged, fault.right) for name, fault in chosen.items()]
+    found = [rates.detection(name, fault.expected, judged, fault.right) for name, fault in PARTS.items()]
     for each in found:
         labels = [f"{tensor} {'/'.join(each.found.get(tensor, ('nothing',)))}" for tensor in each.expected]
         accused = f"; but right: {', '.join(each.accused)}" if each.accused else ""
@@ -55,16 +40,12 @@ def main() -> int:
     caught = sum(each.caught for each in found)
     print(f"detection: {caught} of {len(found)} planted faults named ({caught / len(found):.0%})")
     hypotheses, results = (pd.concat([getattr(each, name) for each, _ in every]) for name in ("hypotheses", "results"))
-    why = [rates.explanation(name, fault.causes, hypotheses, results) for name, fault in chosen.items()]
+    why = [rates.explanation(name, fault.causes, hypotheses, results) for name, fault in PARTS.items()]
     for cause in why:
         if cause.right is False:
-            causes = ", ".join(chosen[cause.fault].causes)
-            print(f"WRONG CAUSE {cause.fault}: {', '.join(sorted(cause.proven))}, not {causes}")
-    proven = sum(bool(cause.proven) for cause in why)
-    wrong = sum(cause.right is False for cause in why)
+            print(f"WRONG CAUSE {cause.fault}: {', '.join(sorted(cause.proven))}, not {PARTS[cause.fault].causes}")
+    proven, wrong = sum(bool(cause.proven) for cause in why), sum(cause.right is False for cause in why)
     print(f"causes: {proven} of {len(why)} faults proven ({proven / len(why):.0%}), {wrong} wrong")
-    if not variants:
-        return 0 if caught == len(found) else FAILED
     alarmed = combinations = 0
     for table, verdict in every:
         alarms = rates.false_alarms(variants, verdict, table.results)

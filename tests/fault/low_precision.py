@@ -1,7 +1,7 @@
 """Faults of kernels in 8 bits from public reports, each planted in a ring's kernel; single device's stays healthy.
 
-`tests.fault.low_precision:NAME` finds one. They are no part of the corpus `tests.fault.planted` and of its rates: they
-need `kernel=quantised`, and some need inputs or lengths of their own (`where`).
+They are no part of the corpus `tests.fault.planted` and of its rates: they need `kernel=quantised`, and some need
+inputs or lengths of their own (`where`).
 """
 
 from collections.abc import Callable
@@ -16,55 +16,43 @@ from accuracy.kernel.base import Kernel
 from accuracy.runtime.quantise import round_to_format
 from accuracy.variant.base import Schedule
 from accuracy.world.base import Tensors
-from tests.fault.planted.base import EVERYTHING, Fault, on_kernel
+from tests.fault.planted.base import EVERYTHING, WAYS, Fault, on_kernel
 
 E4M3 = FORMATS["e4m3"]
 Change = Callable[[Tensor], Tensor]
 
 
-def amax(x: Tensor, *over: int) -> Tensor:
-    """The largest value of x (B, S, H, D), of all elements or over dimensions that stay."""
-    return x.abs().amax(over, keepdim=True) if over else x.abs().amax()
-
-
-def operands(q: Change | None = None, k: Change | None = None, v: Change | None = None) -> Callable[..., Tensors]:
-    """A forward that is given changed operands."""
+def of_operand(changed: str, change: Change) -> Schedule:
+    """The ring whose forward is given q, k or v changed."""
 
     def forward(kernel: Kernel, *tensors: Tensor, **how: Any) -> Tensors:
-        pairs = zip(tensors, (q, k, v), strict=True)
-        return kernel.forward(*(x if change is None else change(x).to(x.dtype) for x, change in pairs), **how)
+        named = zip("qkv", tensors, strict=True)
+        return kernel.forward(*(change(x).to(x.dtype) if name == changed else x for name, x in named), **how)
 
-    return forward
+    return on_kernel(forward=forward)
 
 
-def by_scale(scale: Callable[[Tensor], Tensor], cast: Callable[[Tensor], Tensor]) -> Change:
-    """A cast of x (B, S, H, D) by a scale that somebody chose."""
+def cast(scale: Change, overflows: bool = False) -> Change:
+    """A cast of x (B, S, H, D) to e4m3 by a scale that somebody chose; overflows: as a plain conversion does, to NaN
+    beyond its largest value."""
 
     def change(x: Tensor) -> Tensor:
         factor = scale(x.float())
-        return cast(x.float() / factor) * factor
+        scaled = x.float() / factor
+        beyond = overflows & (scaled.abs() > E4M3.largest)
+        return torch.where(beyond, torch.nan, round_to_format(scaled, E4M3)) * factor
 
     return change
 
 
-def saturating(x: Tensor) -> Tensor:
-    """To e4m3."""
-    return round_to_format(x, E4M3)
-
-
-def overflowing(x: Tensor) -> Tensor:
-    """To e4m3 as a plain conversion does: NaN beyond its largest value."""
-    return torch.where(x.abs() > E4M3.largest, torch.nan, round_to_format(x, E4M3))
-
-
 def own(x: Tensor) -> Tensor:
     """The right scale of a tensor."""
-    return amax(x) / E4M3.largest
+    return x.abs().amax() / E4M3.largest
 
 
 def of_next_head(x: Tensor) -> Tensor:
     """The scale of head h + 1 for head h."""
-    return amax(x, 1, 3).roll(1, 2) / E4M3.largest
+    return x.abs().amax((1, 3), keepdim=True).roll(1, 2) / E4M3.largest
 
 
 def stale(x: Tensor) -> Tensor:
@@ -81,15 +69,10 @@ def not_undone(kernel: Kernel, *tensors: Tensor, **how: Any) -> Tensors:
 def with_policy(**changes: Any) -> Schedule:
     """The ring whose kernel has another policy than single device's, in both directions."""
 
-    def forward(kernel: Any, *tensors: Tensor, **how: Any) -> Tensors:
-        found: Tensors = replace(kernel, **changes).forward(*tensors, **how)
-        return found
+    def of_way(way: str) -> Callable[..., Tensors]:
+        return lambda kernel, *tensors, **how: getattr(replace(kernel, **changes), way)(*tensors, **how)
 
-    def backward(kernel: Any, *tensors: Tensor, **how: Any) -> Tensors:
-        found: Tensors = replace(kernel, **changes).backward(*tensors, **how)
-        return found
-
-    return on_kernel(forward=forward, backward=backward)
+    return on_kernel(**{way: of_way(way) for way in WAYS})
 
 
 def mutating(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensors:
@@ -99,28 +82,28 @@ def mutating(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Ten
     return found
 
 
-FP8 = ("kernel=quantised", "kernel.quantised.policy=fp8_tensor")
+SMALL = ("also=null", "inputs=gaussian", "dtype=bfloat16", "world_size=4", "seed=[0,1]", "kernel=quantised")
+FP8 = (*SMALL, "kernel.quantised.policy=fp8_tensor")
 LONG = (
-    "kernel=quantised", "kernel.quantised.accumulator_bits=14", "kernel.quantised.flush_interval=128",
-    "inputs=uniform", "problem.seqlen=1024", "dtype=float32", "world_size=1", "problem.heads=1", "problem.heads_kv=1",
-    "seed=[0,1,2,3]",
+    *SMALL, "kernel.quantised.accumulator_bits=14", "kernel.quantised.flush_interval=128", "inputs=uniform",
+    "problem.seqlen=1024", "dtype=float32", "world_size=1", "problem.heads=1", "problem.heads_kv=1", "seed=[0,1,2,3]",
 )  # fmt: skip
 CAPTURED = ("inputs=captured", "problem.seqlen=256", "problem.heads_kv=1", "problem.head_dim=32", "seed=0")
 DIFFUSE = ("problem.seqlen=1024", "problem.mask=full", "problem.heads=2")
 OF_OUT = "out dq dk"
 PARTS = {
-    "scale_applied_twice": Fault(on_kernel(forward=operands(v=lambda x: x * own(x.float()))), OF_OUT, where=FP8),
+    "scale_applied_twice": Fault(of_operand("v", lambda x: x * own(x.float())), OF_OUT, where=FP8),
     "prescale_not_undone": Fault(on_kernel(forward=not_undone), OF_OUT, where=FP8),
     # flashinfer issue 5020: what the cast of P loses is larger in a backward, where weights are normalised
     "prescale_missing": Fault(with_policy(p_prescale=1.0), "dv", where=(*FP8, *DIFFUSE), consequences=OF_OUT),
-    "amax_of_the_wrong_head": Fault(  # the backward has the right one, and an lse that is not its own
-        on_kernel(forward=operands(q=by_scale(of_next_head, saturating))), "dq dk dv", where=(*FP8, *CAPTURED),
-        consequences="out lse",
+    # the backward has the right one, and an lse that is not its own
+    "amax_of_the_wrong_head": Fault(
+        of_operand("q", cast(of_next_head)), "dq dk dv", where=(*FP8, *CAPTURED), consequences="out lse"
     ),
-    "stale_delayed_scale": Fault(on_kernel(forward=operands(v=by_scale(stale, saturating))), OF_OUT, where=FP8),
-    "overflow_to_nan": Fault(on_kernel(forward=operands(k=by_scale(stale, overflowing))), EVERYTHING, where=FP8),
+    "stale_delayed_scale": Fault(of_operand("v", cast(stale)), OF_OUT, where=FP8),
+    "overflow_to_nan": Fault(of_operand("k", cast(stale, overflows=True)), EVERYTHING, where=FP8),
     "k_mutated_in_place": Fault(on_kernel(forward=mutating), EVERYTHING, where=FP8),
     # flash-attention issue 2250
     "accumulator_flushed_late": Fault(with_policy(flush_interval=0), "out", where=LONG, consequences="dq dk dv"),
-    "fn_read_as_fnuz": Fault(on_kernel(forward=operands(v=lambda x: x / 2)), OF_OUT, where=FP8),
-}  # fmt: skip
+    "fn_read_as_fnuz": Fault(of_operand("v", lambda x: x / 2), OF_OUT, where=FP8),
+}

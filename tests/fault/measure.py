@@ -5,10 +5,8 @@ On one CPU thread: tensors this small gain nothing from a second one, and wait f
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -26,16 +24,16 @@ from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.results.table import HYPOTHESES_SCHEMA, RESULTS_SCHEMA
 from accuracy.runtime.arithmetic import make_exact
-from tests.fault.planted import PARTS
+from tests.fault import low_precision, planted
 
+FAULTS = planted.PARTS | low_precision.PARTS
 _GRIDS = dict(OmegaConf.load(CONFIGS / "experiment" / "diagnose.yaml"))["also"]
-SHAPES = tuple(name for name in _GRIDS if name.startswith(("shape_", "ranks", "many_ranks")))
-"""The experiment's grids of other shapes."""
 SMALL = (
     "experiment=diagnose", "problem.seqlen=144", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=16",
     "problem.softmax_scale=0.3", "world_size=[1,4]", "device=cpu",
     "unusable=record",  # what a variant of a package or of CUDA lacks here is a row with the reason
-    "~kernel.auto", "~also.repeats", *(f"~also.{name}" for name in SHAPES),  # `healthy` and faults choose shapes
+    "~kernel.auto", "~also.repeats",  # `healthy` and faults choose shapes
+    *(f"~also.{name}" for name in _GRIDS if name.startswith(("shape_", "ranks", "many_ranks"))),
 )  # fmt: skip
 KERNEL = ("kernel=eager", "kernel.eager.probability_dtype=accumulate")
 """Weights stay unrounded: the kernel's own rounding would be single device's too, and hide a schedule's."""
@@ -44,12 +42,9 @@ KNOBS = {"query_chunk": 24, "key_chunk": 16}
 
 def healthy() -> list[str]:
     """The variants on disk that have schedules of their own."""
-    found = []
-    for path in sorted((CONFIGS / "variant").glob("*.yaml")):
-        forward = dict(OmegaConf.load(path)).get("forward")
-        if (PACKAGE / "variant" / f"{forward}.py").exists() and forward != "callable":
-            found.append(path.stem)
-    return found
+    forwards = {path.stem: OmegaConf.load(path).get("forward") for path in (CONFIGS / "variant").glob("*.yaml")}
+    return sorted(name for name, forward in forwards.items()
+                  if forward != "callable" and (PACKAGE / "variant" / f"{forward}.py").exists())  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,36 +56,37 @@ class Measured:
 
 
 def results(names: Iterable[str], *overrides: str) -> pd.DataFrame:
-    """Return the table of the faults and healthy variants so named."""
+    """The table of the faults and healthy variants so named."""
     return measured(names, *overrides).results
 
 
 def measured(names: Iterable[str], *overrides: str) -> Measured:
     """Measure the faults and healthy variants so named, each on the small problem with what the fault needs of it
-    changed, and `overrides`."""
+    changed, and `overrides`, but for changes of grids that the fault's problem has dropped."""
     jobs: dict[tuple[str, ...], list[str]] = {}
     for name in names:
-        jobs.setdefault(PARTS[name].where if name in PARTS else (), []).append(name)
-    cases = [case for where, same in jobs.items() for case in _cases(same, (*where, *_fitting(where, overrides)))]
+        jobs.setdefault(FAULTS[name].where if name in FAULTS else (), []).append(name)
+    cases: list[MeasuredCase] = []
+    for where, same in jobs.items():
+        dropped = "~also" in where
+        fitting = [each for each in overrides if not (dropped and each.lstrip("~+").startswith("also"))]
+        cases += _cases(same, (*where, *fitting))
     rows = pd.DataFrame([row for case in cases for row in case.rows])
     explained = pd.DataFrame([row for case in cases for row in case.table("hypotheses")])
     return Measured(rows.reindex(columns=RESULTS_SCHEMA.names), explained.reindex(columns=HYPOTHESES_SCHEMA.names))
 
 
-def _fitting(where: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """Changes of grids that a fault's problem has not dropped."""
-    return [each for each in overrides if not ("~also" in where and each.lstrip("~+").startswith("also"))]
-
-
-def _cases(names: Sequence[str], overrides: Sequence[str]) -> Iterator[MeasuredCase]:
+def _cases(names: Sequence[str], overrides: Sequence[str]) -> list[MeasuredCase]:
     kernel = () if any(each.startswith("kernel=") for each in overrides) else KERNEL
     config = compose(*SMALL, *kernel, *overrides)
     config["variant"] = {name: node(name) for name in names}
     config.setdefault("also", None)
-    pipeline = Pipeline("selfcheck", Cache(None, 0.0))
-    with _one_thread():
-        for each in plan(read_settled(config), free_bytes=None):
-            yield measured_case(pipeline, each)
+    pipeline, threads = Pipeline("selfcheck", Cache(None, 0.0)), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return [measured_case(pipeline, each) for each in plan(read_settled(config), free_bytes=None)]
+    finally:
+        torch.set_num_threads(threads)
 
 
 def side_by_side(jobs: Sequence[tuple[Sequence[str], Sequence[str]]], processes: int) -> Iterator[Measured]:
@@ -100,26 +96,13 @@ def side_by_side(jobs: Sequence[tuple[Sequence[str], Sequence[str]]], processes:
             yield each.result()
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def node(name: str) -> dict[str, Any]:
-    """Return what a configuration says of a fault or healthy variant so named."""
-    path = Path(CONFIGS / "variant" / f"{name}.yaml")
-    if path.exists():
-        found: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
+    """What a configuration says of a fault or healthy variant so named."""
+    if name in FAULTS:
+        source = f"tests.fault.{'planted' if name in planted.PARTS else 'low_precision'}:{name}"
+        found = {way: source if FAULTS[name].way in (way, "both") else "ring" for way in ("forward", "backward")}
+        found["sharding"] = FAULTS[name].schedule.shardings[0]
     else:
-        fault, source = PARTS[name], f"tests.fault.planted:{name}"
-        found = dict.fromkeys(("forward", "backward"), source)
-        found["sharding"] = fault.schedule.shardings[0]
-        if fault.way != "both":
-            found["backward" if fault.way == "forward" else "forward"] = fault.healthy
+        found = dict(OmegaConf.to_container(OmegaConf.load(CONFIGS / "variant" / f"{name}.yaml")))
     source = found["forward"] if "." in found["forward"] else f"accuracy.variant.{found['forward']}"
     return found | {name: KNOBS[name] for name, _ in plugins.default_options(plugins.load(source)) if name in KNOBS}

@@ -9,13 +9,8 @@ from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.label import BIASED, EXCESS_ROUNDING, NOT_MEASURED, ROUNDING
 from accuracy.verdict.proof import causes
 
-ROUND_MORE = (
-    ("variant", "llama3", ("dk", "dv")),
-    ("variant", "double_ring", ("dq", "dk", "dv")),
-    ("variant", "te_all_gather", ("dk", "dv")),
-    ("variant", "te_p2p", ("out", "delta", "dq", "dk", "dv")),
-    ("variant", "decode_context_parallel", ("out", "delta")),
-)
+ROUND_MORE = {"llama3": "dk dv", "double_ring": "dq dk dv", "te_all_gather": "dk dv", "te_p2p": "out delta dq dk dv",
+              "decode_context_parallel": "out delta"}  # fmt: skip
 """No alarm: in the inputs' dtype llama3's reduce-scatter adds hop by hop, LoongTrain's double ring its windows'
 gradients, TransformerEngine's ring all that it keeps, decode context parallelism its weighted partials; the verdict
 says that they round more, and where the answer is 1 that such a sum is too small: below 1 numbers are closer."""
@@ -62,17 +57,16 @@ def detection(fault: str, expected: Mapping[str, str], verdicts: pd.DataFrame, r
         return label in labels if label else labels != (ROUNDING,)
 
     missed = tuple(tensor for tensor, label in expected.items() if not named(tensor, label))
-    accused = tuple(tensor for tensor in right if named(tensor, ""))
-    return Detection(fault, expected, found, missed, accused)
+    return Detection(fault, expected, found, missed, tuple(tensor for tensor in right if named(tensor, "")))
 
 
 def false_alarms(names: Iterable[str], verdicts: pd.DataFrame, results: pd.DataFrame) -> FalseAlarms:
     """Of the healthy variants: every measured combination, and the verdicts that call one faulty."""
     key = ["variant", "kernel", "mask", "softcap", "seqlen", "dtype", "world_size", "tensor"]
     mine = verdicts[verdicts["variant"].isin(list(names)) & (verdicts["label"] != NOT_MEASURED)]
-    for column, name, tensors in ROUND_MORE:
-        told = mine["label"].isin((EXCESS_ROUNDING, BIASED))
-        mine = mine[~((mine[column] == name) & mine["tensor"].isin(tensors) & told)]
+    more = [row.label in (EXCESS_ROUNDING, BIASED) and row.tensor in ROUND_MORE.get(row.variant, "").split()
+            for row in mine.itertuples()]  # fmt: skip
+    mine = mine[~pd.Series(more, mine.index, dtype=bool)]
     rows = results[(results["rank"] == ALL_RANKS) & results["tensor"].notna() & results["error_rel"].notna()]
     rows = rows.drop_duplicates([*key, "seed", "inputs"])[key]
     alarms = mine[mine["label"] != ROUNDING]

@@ -7,25 +7,19 @@ combinations (variant, dtype, tensor, ranks) that the verdict judged, and how ma
 import random
 import sys
 
-from tests.fault import rates
-from tests.verdict.test_low_precision import DTYPES, INPUTS, QUANTISING, VARIANTS, judged
+from tests.verdict.test_low_precision import INPUTS, QUANTISING, VARIANTS, alarms
 
 
 def main(pairs: int) -> int:
     combinations = accused = 0
     for policy in QUANTISING:
         chosen = random.Random(policy).sample([(one, other) for one in VARIANTS for other in INPUTS], pairs)
-        found = []
-        for variant, inputs in chosen:
-            names = (variant, "single_device")
-            results, verdicts = judged(names, policy, f"inputs=[gaussian,{inputs}]", DTYPES)
-            found.append(rates.false_alarms(list(names), verdicts, results))
-        alarms, looked_at = sum(len(each.alarms) for each in found), sum(each.combinations for each in found)
-        combinations, accused = combinations + looked_at, accused + alarms
-        print(f"{policy:20s} {pairs:3d} pairs {looked_at:6,d} combinations {alarms:3d} accused", flush=True)
-        for each in found:
-            for row in each.alarms.itertuples():
-                print(f"    {row.variant} {row.dtype} {row.tensor}: {row.sentence}", flush=True)
+        found = [alarms(policy, *pair) for pair in chosen]
+        wrong, looked_at = sum(len(each.alarms) for each in found), sum(each.combinations for each in found)
+        combinations, accused = combinations + looked_at, accused + wrong
+        print(f"{policy:20s} {pairs:3d} pairs {looked_at:6,d} combinations {wrong:3d} accused", flush=True)
+        for row in (row for each in found for row in each.alarms.itertuples()):
+            print(f"    {row.variant} {row.dtype} {row.tensor}: {row.sentence}", flush=True)
     print(f"healthy: {accused} of {combinations:,} combinations of {len(QUANTISING)} policies accused")
     return int(accused > 0)
 

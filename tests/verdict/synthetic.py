@@ -17,32 +17,29 @@ DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 def row(tensor: str, dtype: str, size: int, rank: int, seed: int, **changes: Any) -> dict[str, Any]:
     """A healthy row: 1.1 times single device's error, which is 1.2 floors."""
-    u = FORMATS[effective_dtype(tensor, dtype)].unit_roundoff
-    floor = 0.41 * u
+    form = FORMATS[effective_dtype(tensor, dtype)]
+    floor = 0.41 * form.unit_roundoff
     content = identity(Shape(seqlen=512), "v", dtype, size, seed) | {
         "case_id": f"{dtype}-{size}-{seed}-{changes.get('inputs', 'gaussian')}", "kernel": "eager", "heads_kv": 4,
         "head_dim": 16, "softmax_scale": 0.25, "experiment": None, "code": None, "tensor": tensor, "rank": rank,
         "nonfinite": 0, "against": "", "error_rel": 1.32 * floor, "single_device_rel": 1.2 * floor, "floor_rel": floor,
         "error_rms": 1.32 * floor, "error_max": 5 * floor, "single_device_max": 5 * floor, "error_bias": 0.001 * floor,
         "single_device_bias": 0.0, "error_outward": 0.0, "single_device_outward": 0.0, "x_floor": 1.32,
-        "reference_rms": 1.0 + 1e-9 * seed, "worst_token": 100,
-        "significand_bits": float(FORMATS[effective_dtype(tensor, dtype)].precision),
+        "reference_rms": 1.0 + 1e-9 * seed, "worst_token": 100, "significand_bits": float(form.precision),
     }  # fmt: skip
     return dict.fromkeys(RESULTS_SCHEMA.names) | content | changes
 
 
-def healthy(sizes: tuple[int, ...] = (4,), dtypes: tuple[str, ...] = DTYPES, seeds: int = 4) -> pd.DataFrame:
+def rows(tensor: str, dtypes: Sequence[str], size: int = 4, seed: int = 0, **changes: Any) -> list[dict[str, Any]]:
+    """Of all ranks together and of each."""
+    ranks = (ALL_RANKS, *range(size))
+    return [row(tensor, dtype, size, rank, seed, **changes) for dtype in dtypes for rank in ranks]
+
+
+def healthy(sizes: tuple[int, ...] = (4,), dtypes: tuple[str, ...] = DTYPES, seeds: int = 2) -> pd.DataFrame:
     """Every tensor and rank of a variant that merely rounds."""
-    return pd.DataFrame(
-        [
-            row(tensor, dtype, size, rank, seed)
-            for dtype in dtypes
-            for size in sizes
-            for seed in range(seeds)
-            for tensor in TENSORS
-            for rank in (ALL_RANKS, *range(size))
-        ]
-    )
+    cases = [(tensor, dtypes, size, seed) for size in sizes for seed in range(seeds) for tensor in TENSORS]
+    return pd.DataFrame([each for case in cases for each in rows(*case)])
 
 
 def bend(table: pd.DataFrame, where: dict[str, Any], **changes: Any) -> pd.DataFrame:

@@ -15,12 +15,12 @@ from tests.verdict.synthetic import bend, explained, facts_of, healthy
 
 def known(rows: list[dict[str, Any]], *tensors: str) -> Facts:
     """The facts of a table whose tensors are wrong in every dtype, with these hypotheses."""
-    return facts_of(bend(healthy(), {"tensor": tensors}, error_rel=0.3), rows)
+    return facts_of(bend(healthy(seeds=1), {"tensor": tensors}, error_rel=0.3), rows)
 
 
-def of_cases(*cases: tuple[Plant, tuple[str, ...]]) -> dict[str, Cause]:
-    """The causes of planted faults, by these cases."""
-    found = [planted.rows(plant, *words) for plant, words in cases]
+def of_cases(plant: Plant, *cases: tuple[str, ...]) -> dict[str, Cause]:
+    """The causes of a planted fault, by these cases."""
+    found = [planted.rows(plant, *words) for words in cases]
     return causes(pd.concat([x for _, x in found]), pd.DataFrame([x.identity() for x, _ in found]))
 
 
@@ -28,11 +28,10 @@ def test_a_cause_is_named_where_its_residual_is_rounding_and_its_rivals_are_far(
     best, rival = explained("dq", "the idea", 1.2e-14), explained("dq", "another", 1.1e-13, from_best=1e-13)
     found = known([best, rival], "dq")
     assert [each.text for each in found.proven] == ["dq has the idea"]
-    assert found.sentence.startswith("dq is wrong at any precision: dq has the idea. Not tried: ")
+    assert "dq has the idea" in found.sentence
     for bad in ([best | {"residual": 1.6e-14}, rival], [best, rival | {"residual": 9e-14}]):
         found = known(bad, "dq")
         assert found.proven == []
-        assert "no cause was proven" in found.sentence
         assert "the idea" not in found.sentence
 
 
@@ -47,7 +46,6 @@ def test_consequences_are_named_as_such_only_where_they_are_proven() -> None:
     follows, same = explained("dq", "gradients of the returned out and lse"), explained("dk", "the idea")
     found = known([*lead, follows, same, explained("dv", "nothing known", 0.1)], "out", "dq", "dk", "dv")
     assert (found.lead, found.following, found.consequences) == (("out",), ("dq", "dk"), ("dq", "dk", "dv"))
-    assert "out has the idea. dq and dk follow from that; dv is wrong too. " in found.sentence
 
 
 def test_a_proven_factor_of_the_size_of_a_cast_is_a_bug() -> None:
@@ -76,6 +74,7 @@ def tile(plain: Plain) -> dict[str, torch.Tensor]:
 
 
 LARGE = ("world_size=3", "problem.seqlen=480", "problem.heads=12", "problem.heads_kv=6")
+ONE = "world_size=1"
 
 
 @pytest.mark.parametrize(
@@ -83,18 +82,14 @@ LARGE = ("world_size=3", "problem.seqlen=480", "problem.heads=12", "problem.head
     [
         (stay, (LARGE,), "dv misses the block"),
         (stay, (("world_size=3", "problem.seqlen=24"), LARGE), "dv has the shard of rank r + 1"),
-        (swap, (("world_size=1", "problem.heads_kv=2"), ("world_size=1", "problem.heads_kv=4")), "dv has the heads"),
-        (
-            tile,
-            [("world_size=1", f"problem.seqlen={length}") for length in (8, 16, 40)],
-            "dk is zero in tokens 0 to 15",
-        ),
+        (swap, ((ONE, "problem.heads_kv=2"), (ONE, "problem.heads_kv=4")), "dv has the heads"),
+        (tile, [(ONE, f"problem.seqlen={length}") for length in (8, 16, 40)], "dk is zero in tokens 0 to 15"),
     ],
 )
 def test_the_cause_that_all_cases_prove_is_named_before_one_of_some(
     plant: Plant, cases: tuple[tuple[str, ...], ...], text: str
 ) -> None:
-    (found,) = of_cases(*((plant, words) for words in cases)).values()
+    (found,) = of_cases(plant, *cases).values()
     assert found.proven
     assert found.text.startswith(text)
     assert (found.proving, found.refuting) == (("heads_kv=2", "4") if plant is swap else ("", ""))
@@ -103,10 +98,14 @@ def test_the_cause_that_all_cases_prove_is_named_before_one_of_some(
 def test_of_two_factors_that_one_case_cannot_tell_apart_the_one_of_all_cases_is_named() -> None:
     """dk is averaged over ranks, not summed; at 5 ranks that is also the softmax scale, 0.2, once more."""
 
-    def of_size(size: int) -> tuple[Plant, tuple[str, ...]]:
-        return lambda plain: (right := plain.results()) | {"dk": right["dk"] / size}, (f"world_size={size}",)
+    def averaged(plain: Plain) -> dict[str, torch.Tensor]:
+        right = plain.results()
+        return right | {"dk": right["dk"] / sizes.pop(0)}
 
-    (one,), (both,) = of_cases(of_size(5)).values(), of_cases(of_size(4), of_size(5)).values()
+    sizes = [5, 4, 5]
+    (one,), (both,) = (
+        of_cases(averaged, *((f"world_size={size}",) for size in case)).values() for case in ((5,), (4, 5))
+    )
     assert {"dk is 1/W times what it should be", "dk is the softmax scale times what it should be"} <= {*one.clauses}
     assert both.text == "dk is 1/W times what it should be"
 
@@ -116,4 +115,4 @@ def test_an_lse_that_is_a_partial_beside_a_right_out_is_not_said_of_both() -> No
         own = torch.block_diag(*[torch.ones(10, 10)] * 4).to(plain.mask)
         return plain.results() | {"lse": plain.but(mask=plain.mask * own).results()["lse"]}
 
-    assert of_cases((plant, ("world_size=4",)))["lse"].clauses[0].startswith("lse is the partial of the keys of")
+    assert of_cases(plant, ("world_size=4",))["lse"].clauses[0].startswith("lse is the partial of the keys of")

@@ -1,7 +1,7 @@
 """Schedules that are the healthy ones with one fault each: `tests.fault.planted:NAME` finds one in `PARTS`.
 
-The tables are by what is replaced: the kernel, the blocks that a rank computes, how partials and sums are joined, what
-a direction receives or returns, and when a transfer arrives.
+The tables are by what is replaced: the kernel, the blocks that a rank computes, how partials and sums are joined, and
+what a direction receives or returns, and when.
 """
 
 from tests.fault.planted import blocks, joins, kernels, race, results

@@ -4,30 +4,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from accuracy.core.masks import Block, Range, Visibility
 from accuracy.variant import llama3
 from accuracy.variant.base import Rank, Schedule
 from accuracy.variant.ring import Ring
-from tests.fault.planted.base import EVERYTHING, GRADIENTS, Fault, on_rank, receiving, reported
+from tests.fault.planted.base import EVERYTHING, GRADIENTS, WAYS, Fault, on_rank, reported
 
 TILE = 2048
+Chosen = Callable[[Rank, int, int], bool]
+"""(rank, source of the keys, tokens a rank) -> whether its blocks are other ones."""
 
 
 class TopLeft(Visibility):
     """Of causal blocks, the first row sees the first key only."""
 
     def blocks(self, query: Range, key: Range) -> list[Block]:
-        """See `Visibility.blocks`."""
-        return [
-            replace(each, key=slice(0, each.query.stop - each.query.start)) if each.causal else each
-            for each in super().blocks(query, key)
-        ]
+        found = super().blocks(query, key)
+        return [replace(each, key=slice(0, each.query.stop - each.query.start)) if each.causal else each
+                for each in found]  # fmt: skip
 
 
-def times(count: int, chosen: Callable[[Rank, int, int], bool]) -> Ring:
-    """The ring that computes its blocks of the chosen (rank, source, tokens a rank) so many times."""
+def times(count: int, chosen: Chosen) -> Ring:
+    """The ring that computes its chosen blocks so many times."""
 
     def blocks(rank: Rank, source: int, length: int) -> list[Block]:
         return rank.blocks_between(source, length) * (count if chosen(rank, source, length) else 1)
@@ -37,11 +35,11 @@ def times(count: int, chosen: Callable[[Rank, int, int], bool]) -> Ring:
 
 def each_block(change: Callable[[Rank, int, Block], Block]) -> Ring:
     """The ring that computes other blocks than its (rank, source, block)."""
-    return Ring(
-        blocks=lambda rank, source, length: [
-            change(rank, source, block) for block in rank.blocks_between(source, length)
-        ]
-    )
+
+    def blocks(rank: Rank, source: int, length: int) -> list[Block]:
+        return [change(rank, source, block) for block in rank.blocks_between(source, length)]
+
+    return Ring(blocks=blocks)
 
 
 def last_hop(rank: Rank, source: int, length: int) -> bool:
@@ -50,30 +48,11 @@ def last_hop(rank: Rank, source: int, length: int) -> bool:
 
 
 def first_hop(rank: Rank, source: int, length: int) -> bool:
-    """The keys that arrive first."""
     return source == (rank.world.rank - 1) % rank.world.size != rank.world.rank
 
 
-def diagonal(rank: Rank, source: int, length: int) -> bool:
-    """One's own keys."""
-    return source == rank.world.rank
-
-
 def without_last_key(block: Block) -> Block:
-    """An off-by-one bound of a block, not causal."""
-    return Block(block.query, slice(block.key.start, block.key.stop - 1), causal=False)
-
-
-def one_key_of_the_first_rank(rank: Rank, source: int, block: Block) -> Block:
-    """Other ranks never see the last key of rank 0."""
-    if source > 0 or rank.world.rank == 0:
-        return block
-    return Block(block.query, slice(0, block.key.stop - 1), block.causal)
-
-
-def one_tile(rank: Rank, source: int, block: Block) -> Block:
-    """Keys of a full block beyond a bound are dropped."""
-    return block if block.causal else replace(block, key=slice(block.key.start, min(block.key.stop, TILE)))
+    return replace(block, key=slice(block.key.start, block.key.stop - 1))
 
 
 def swapped_masks(rank: Rank, source: int, block: Block) -> Block:
@@ -84,25 +63,18 @@ def swapped_masks(rank: Rank, source: int, block: Block) -> Block:
 
 def other_hop(rank: Rank, source: int, length: int) -> list[Block]:
     """Another hop's mask on the keys at hand: one step behind."""
-    size = rank.world.size
-    return rank.blocks_between((source + 1) % size if source != rank.world.rank else source, length)
+    other = (source + 1) % rank.world.size if source != rank.world.rank else source
+    return rank.blocks_between(other, length)
 
 
-def other_visibility(**settings: Any) -> Callable[..., tuple[Any, ...]]:
-    """A rank that takes the mask for another; window: so many tokens more than the right one."""
+def seeing(*ways: str, wider: int = 0, **settings: Any) -> Schedule:
+    """The ring whose rank takes the mask for another; wider: so many tokens more than the right window."""
 
-    def change(rank: Rank, *tensors: Tensor) -> tuple[Any, ...]:
-        new = dict(settings)
-        if "window" in new:
-            new["window"] += rank.visibility.window or 0
-        return replace(rank, visibility=replace(rank.visibility, **new)), *tensors
+    def change(rank: Rank) -> Rank:
+        window = {"window": (rank.visibility.window or 0) + wider} if wider else {}
+        return replace(rank, visibility=replace(rank.visibility, **settings, **window))
 
-    return change
-
-
-def in_both(change: Callable[..., tuple[Any, ...]]) -> Schedule:
-    """The ring that receives something else in both directions."""
-    return receiving("forward", change, receiving("backward", change))
+    return on_rank(change, *ways)
 
 
 BLOCKS, MASK = ("blocks",), ("mask",)
@@ -110,25 +82,36 @@ BOTH = (*BLOCKS, *MASK)
 WINDOW, DOCUMENTS = ("problem.window=20",), ("problem.documents=30+50+64",)
 LONG = ("problem.seqlen=4112", "world_size=2", "problem.heads=1", "problem.heads_kv=1", "problem.head_dim=8",
         "dtype=[float32,float64]", "~also")  # fmt: skip
+MISSING, TWICE = times(0, last_hop), times(2, first_hop)
 LAST_KEY = each_block(lambda rank, source, block: block if block.causal else without_last_key(block))
+ONE_TILE = each_block(  # keys of a full block beyond a bound are dropped
+    lambda rank, source, block: block if block.causal
+    else replace(block, key=slice(block.key.start, min(block.key.stop, TILE)))
+)  # fmt: skip
 PARTS = {
     # flash-attention aligned fewer queries than keys at the top left before 2.1; the schedule means the bottom right
     "causal_bottom_right": reported(
-        on_rank(llama3.SCHEDULE, lambda rank: replace(rank, visibility=TopLeft(rank.causal)), "forward", "backward"),
+        on_rank(lambda rank: replace(rank, visibility=TopLeft(rank.causal)), *WAYS, schedule=llama3.SCHEDULE),
         "logic", EVERYTHING,
     ),
     # yunchang's FA3 wrapper: causal=False hard-coded, so future tokens leak, in forward and backward alike
     "diagonal_not_causal": reported(
         each_block(lambda rank, source, block: Block(block.query, block.key, causal=False)), "logic", EVERYTHING
     ),
-    "dropped_key": reported(each_block(one_key_of_the_first_rank), "logic", EVERYTHING),  # invented; the least there is
-    "blocks_last_hop_missing": Fault(times(0, last_hop), EVERYTHING, causes=BLOCKS),
-    "blocks_last_hop_missing_forward": Fault(times(0, last_hop), EVERYTHING, way="forward", causes=BLOCKS),
-    "blocks_last_hop_missing_backward": Fault(times(0, last_hop), GRADIENTS, way="backward", causes=BLOCKS),
-    "blocks_first_hop_twice": Fault(times(2, first_hop), EVERYTHING, causes=BLOCKS),
-    "blocks_first_hop_twice_forward": Fault(times(2, first_hop), EVERYTHING, way="forward", causes=BLOCKS),
-    "blocks_first_hop_twice_backward": Fault(times(2, first_hop), GRADIENTS, way="backward", causes=BLOCKS),
-    "blocks_diagonal_twice_backward": Fault(times(2, diagonal), GRADIENTS, way="backward", causes=BLOCKS),
+    # invented; the least there is: other ranks never see the last key of rank 0
+    "dropped_key": reported(
+        each_block(lambda rank, source, block: without_last_key(block) if source == 0 < rank.world.rank else block),
+        "logic", EVERYTHING,
+    ),
+    "blocks_last_hop_missing": Fault(MISSING, EVERYTHING, causes=BLOCKS),
+    "blocks_last_hop_missing_forward": Fault(MISSING, EVERYTHING, way="forward", causes=BLOCKS),
+    "blocks_last_hop_missing_backward": Fault(MISSING, GRADIENTS, way="backward", causes=BLOCKS),
+    "blocks_first_hop_twice": Fault(TWICE, EVERYTHING, causes=BLOCKS),
+    "blocks_first_hop_twice_forward": Fault(TWICE, EVERYTHING, way="forward", causes=BLOCKS),
+    "blocks_first_hop_twice_backward": Fault(TWICE, GRADIENTS, way="backward", causes=BLOCKS),
+    "blocks_diagonal_twice_backward": Fault(
+        times(2, lambda rank, source, length: source == rank.world.rank), GRADIENTS, way="backward", causes=BLOCKS
+    ),
     "blocks_odd_length": Fault(
         times(0, lambda rank, source, length: length % 2 == 1 and first_hop(rank, source, length)),
         EVERYTHING, where=("problem.seqlen=132",), causes=BLOCKS,
@@ -137,15 +120,15 @@ PARTS = {
         times(0, lambda rank, source, length: rank.world.size > 4 and last_hop(rank, source, length)),
         EVERYTHING, where=("world_size=[1,6]",), causes=BLOCKS,
     ),
-    "blocks_long": Fault(each_block(one_tile), EVERYTHING, causes=BOTH, where=LONG),
+    "blocks_long": Fault(ONE_TILE, EVERYTHING, causes=BOTH, where=LONG),
     "blocks_masks_swapped_on_last_rank": Fault(each_block(swapped_masks), EVERYTHING, causes=BOTH),
     "blocks_mask_of_other_hop": Fault(Ring(blocks=other_hop), EVERYTHING, causes=BOTH),
     "mask_last_key": Fault(LAST_KEY, EVERYTHING, causes=BOTH),
     "mask_last_key_backward": Fault(LAST_KEY, GRADIENTS, way="backward", causes=BOTH),
-    "mask_window_wider": Fault(in_both(other_visibility(window=1)), EVERYTHING, where=WINDOW, causes=MASK),
-    "mask_window_narrower": Fault(in_both(other_visibility(window=-1)), EVERYTHING, where=WINDOW, causes=MASK),
-    "mask_documents_ignored": Fault(in_both(other_visibility(documents=())), EVERYTHING, where=DOCUMENTS, causes=MASK),
+    "mask_window_wider": Fault(seeing(*WAYS, wider=1), EVERYTHING, where=WINDOW, causes=MASK),
+    "mask_window_narrower": Fault(seeing(*WAYS, wider=-1), EVERYTHING, where=WINDOW, causes=MASK),
+    "mask_documents_ignored": Fault(seeing(*WAYS, documents=()), EVERYTHING, where=DOCUMENTS, causes=MASK),
     "mask_documents_ignored_backward": Fault(
-        receiving("backward", other_visibility(documents=())), GRADIENTS, where=DOCUMENTS, causes=MASK
+        seeing("backward", documents=()), GRADIENTS, where=DOCUMENTS, causes=MASK
     ),
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """Partials are joined by another formula, or sums and what travels are kept in another dtype or buffer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +11,12 @@ from accuracy.core import plugins
 from accuracy.core.masks import Block
 from accuracy.core.paths import EXPERIMENTS
 from accuracy.core.precision import Precision
+from accuracy.kernel.block.running_state import RunningState
 from accuracy.variant import ring
-from accuracy.variant.base import Rank
-from accuracy.variant.join import Accumulator
+from accuracy.variant.base import Rank, Schedule
+from accuracy.variant.join import Accumulator, Formula, Running, join_each
 from accuracy.world.base import Tensors
-from tests.fault.planted.base import EVERYTHING, GRADIENTS, Fault, changed, merged_by, on_rank, reported, summed_by
+from tests.fault.planted.base import EVERYTHING, GRADIENTS, Fault, changed, on_rank, reported
 
 Pair = tuple[Tensor, Tensor]
 """out and lse."""
@@ -34,8 +36,6 @@ class HiddenBlocks(ring.Ring):
     empty_lse: float = -torch.inf
 
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-        """See `Schedule.forward`."""
-
         def every_block(rank: Rank, source: int, length: int) -> list[Block]:
             whole = slice(0, length)
             return self.blocks(rank, source, length) or [Hidden(whole, whole, causal=True)]
@@ -50,10 +50,33 @@ class HiddenBlocks(ring.Ring):
         return await ring.Ring(blocks=every_block).forward(changed(rank, attend=attend), q, k, v)
 
 
+def merged_by(formula: Formula, schedule: Schedule = ring.SCHEDULE) -> Schedule:
+    """The schedule with another formula that joins two partials. A case on a kernel that merges nothing fails."""
+
+    def running(self: Rank, q: Tensor) -> Running:
+        found = Rank.running(self, q)
+        if isinstance(found, RunningState):
+            raise RuntimeError("the fault is in the merge, and this kernel carries its state unmerged: use another")
+
+        def join(rows: slice, outs: Tensor, lses: Tensor) -> None:
+            join_each(formula, found.out[:, rows], found.lse[:, rows], outs, lses)
+
+        found._join = join
+        return found
+
+    return on_rank(lambda rank: changed(rank, running=running), "forward", schedule=schedule)
+
+
+def weighted(out: Tensor, block_out: Tensor, *lses: Tensor) -> Tensor:
+    """The two outs by their shares of the joint log-sum-exp; NaN where both are empty: exp(-inf - (-inf))."""
+    lse, block_lse, joint = lses
+    return torch.exp(lse - joint) * out + torch.exp(block_lse - joint) * block_out
+
+
 def unguarded(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> Pair:
-    """Right but where both are empty: exp(-inf - (-inf)) is NaN."""
+    """Right but where both are empty."""
     joint = torch.logaddexp(lse, block_lse)
-    return torch.exp(lse - joint) * out + torch.exp(block_lse - joint) * block_out, joint
+    return weighted(out, block_out, lse, block_lse, joint), joint
 
 
 def guarded(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> Pair:
@@ -66,7 +89,7 @@ def guarded(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> P
 def overflowing(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> Pair:
     """exp overflows where block_lse is 88.7 above lse, in float32 (709 in float64)."""
     joint = lse + torch.log(1 + torch.exp(block_lse - lse))
-    return torch.exp(lse - joint) * out + torch.exp(block_lse - joint) * block_out, joint
+    return weighted(out, block_out, lse, block_lse, joint), joint
 
 
 def clipped(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> Pair:
@@ -77,25 +100,16 @@ def clipped(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> P
 
 def swapped(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> Pair:
     """Each partial has the other's weight."""
-    weight = torch.sigmoid(lse - block_lse)
-    return out - weight * (out - block_out), torch.logaddexp(lse, block_lse)
+    return out - torch.sigmoid(lse - block_lse) * (out - block_out), torch.logaddexp(lse, block_lse)
 
 
-def larger_lse(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> Pair:
-    """lse becomes the larger of the two."""
-    weight = torch.sigmoid(block_lse - lse)
-    return out - weight * (out - block_out), torch.maximum(lse, block_lse)
+def with_lse(kept: Callable[[Tensor, Tensor], Tensor]) -> Schedule:
+    """The ring whose merge is right in out, and keeps another lse."""
 
+    def formula(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> Pair:
+        return out - torch.sigmoid(block_lse - lse) * (out - block_out), kept(lse, block_lse)
 
-def first_lse(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> Pair:
-    """lse stays that of the first partial."""
-    weight = torch.sigmoid(block_lse - lse)
-    return out - weight * (out - block_out), lse.clone()
-
-
-def mean(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> Pair:
-    """Both weigh the same."""
-    return (out + block_out) / 2, torch.logaddexp(lse, block_lse)
+    return merged_by(formula)
 
 
 def aliased(self: Accumulator, rows: slice, block: Tensor) -> None:
@@ -106,21 +120,23 @@ def aliased(self: Accumulator, rows: slice, block: Tensor) -> None:
     Accumulator.add(self, rows, block)
 
 
+def summed(schedule: Schedule, change: Callable[[Rank, str, Accumulator], Accumulator]) -> Schedule:
+    """The schedule with `change(rank, gradient, sum)` for the sums of its gradients."""
+
+    def changed_rank(rank: Rank) -> Rank:
+        return changed(rank, accumulator=lambda self, name, like: change(rank, name, rank.accumulator(name, like)))
+
+    return on_rank(changed_rank, "backward", schedule=schedule)
+
+
 LEAST = {torch.bfloat16: 2**-10, torch.float16: 2**-13, torch.float32: 2**-20, torch.float64: 0.0}
 """By dtype of the inputs, what a sum is multiplied by less 1, before it is rounded: hardly to be told by the format."""
 
 
-def least_of_dq(rank: Rank) -> Rank:
+def least_of_dq(rank: Rank, name: str, found: Accumulator) -> Accumulator:
     """dq's sum, times a factor."""
-
-    def accumulator(self: Rank, name: str, like: Tensor) -> Accumulator:
-        found = rank.accumulator(name, like)
-        if name == "dq":
-            value = found.value
-            found.value = lambda: value() * (1 + LEAST[rank.dtype])  # type: ignore[method-assign]
-        return found
-
-    return changed(rank, accumulator=accumulator)
+    factor = 1 + LEAST[rank.dtype]
+    return changed(found, value=lambda self: Accumulator.value(self) * factor) if name == "dq" else found
 
 
 def least_of_out(rank: Rank) -> Rank:
@@ -134,7 +150,7 @@ def least_of_out(rank: Rank) -> Rank:
             out, lse = result(torch.float64, lse_dtype)
             return (out * (1 + LEAST[rank.dtype])).to(out_dtype), lse
 
-        found.result = scaled  # type: ignore[method-assign]
+        found.result = scaled
         return found
 
     return changed(rank, running=running)
@@ -145,13 +161,15 @@ def rounding(**places: Any) -> ring.Ring:
     return ring.Ring(precision=Precision(**places))
 
 
-FLOAT32 = {"dq_accumulator": "float32", "dkv_accumulator": "float32"}
+FLOAT32 = rounding(dq_accumulator="float32", dkv_accumulator="float32")
 STALE = EXPERIMENTS / "bpt_backward" / "variant" / "bpt_stale_buffer.py"
 MERGE, CAST, FACTOR = ("merge",), ("cast",), ("factor",)
 PARTS = {
     # ring-flash-attention's ring, zigzag and stripe backward with float32 inputs: gradients come in a buffer that every
     # step reuses, and `.to(float32)` of one that is float32 already is no copy; they are wrong by 0.4 to 4.8
-    "accumulator_alias": reported(summed_by(aliased, Precision(**FLOAT32)), "logic", GRADIENTS),
+    "accumulator_alias": reported(
+        summed(FLOAT32, lambda rank, name, found: changed(found, add=aliased)), "logic", GRADIENTS
+    ),
     "bpt_stale_buffer": reported(plugins.load(str(STALE)).SCHEDULE, "logic", GRADIENTS),  # ring-flash-attention #24
     # TransformerEngine #821, lucidrains' ring attention: the error grows like the square root of the world size, and no
     # finer dtype of the inputs helps
@@ -171,16 +189,17 @@ PARTS = {
     # flash-attention PR #978: the +inf of flash-attention 2 outweighs every other partial
     "plus_inf_empty_row": reported(merged_by(guarded, HiddenBlocks(empty_lse=torch.inf)), "logic", "out"),
     "merge_swapped": Fault(merged_by(swapped), "out dq dk", causes=MERGE),
-    "merge_lse_larger": Fault(merged_by(larger_lse), EVERYTHING, causes=MERGE),
-    "merge_lse_kept": Fault(merged_by(first_lse), EVERYTHING, causes=MERGE),
-    "merge_mean": Fault(merged_by(mean), "out dq dk", causes=MERGE),
+    "merge_lse_larger": Fault(with_lse(torch.maximum), EVERYTHING, causes=MERGE),
+    "merge_lse_kept": Fault(with_lse(lambda lse, block_lse: lse.clone()), EVERYTHING, causes=MERGE),
+    "merge_mean": Fault(
+        merged_by(lambda out, lse, block_out, block_lse: ((out + block_out) / 2, torch.logaddexp(lse, block_lse))),
+        "out dq dk", causes=MERGE,
+    ),
     "merge_without_maximum": Fault(merged_by(clipped), EVERYTHING, causes=MERGE),
     "cast_partial": Fault(rounding(partial="float16"), "out dq dk", causes=CAST),
     "cast_dq_sum": Fault(rounding(dq_accumulator="bfloat16"), "dq", causes=CAST),
     "cast_wire": Fault(rounding(wire="bfloat16"), EVERYTHING, causes=CAST),
     "cast_gradient_wire": Fault(rounding(gradient_wire="float16"), "dk dv", causes=CAST),
-    "factor_dq_least": Fault(on_rank(ring.SCHEDULE, least_of_dq, "backward"), "dq", causes=FACTOR),
-    "factor_out_least": Fault(
-        on_rank(ring.SCHEDULE, least_of_out, "forward"), "out", causes=FACTOR, consequences="dq dk"
-    ),
-}
+    "factor_dq_least": Fault(summed(ring.SCHEDULE, least_of_dq), "dq", causes=FACTOR),
+    "factor_out_least": Fault(on_rank(least_of_out, "forward"), "out", causes=FACTOR, consequences="dq dk"),
+}  # fmt: skip

@@ -13,7 +13,7 @@ from accuracy.kernel.base import Kernel
 from accuracy.kernel.eager import Eager
 from accuracy.variant.base import Schedule
 from accuracy.world.base import Tensors
-from tests.fault.planted.base import EVERYTHING, GRADIENTS, Fault, on_kernel, reported, unwritten
+from tests.fault.planted.base import EVERYTHING, GRADIENTS, WAYS, Fault, on_kernel, reported
 
 
 def of_lse(change: Callable[[Tensor], Tensor]) -> Schedule:
@@ -46,6 +46,13 @@ def in_both(change: Callable[..., Tensors]) -> Schedule:
     return on_kernel(forward=change, backward=change)
 
 
+def unwritten(x: Tensor, *shape: int) -> Tensor:
+    """Memory that was not written for this use. What an earlier tensor left in it is finite, whatever ran before: the
+    allocator hands out what was freed last, or fresh pages of zeros. NaN where unwritten memory is poisoned."""
+    x.new_ones(shape)
+    return x.new_empty(shape)
+
+
 def reordered(kernel: Kernel, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *outs: Tensor, **how: Any) -> Tensors:
     """dq of full blocks is a sum over four parts of the keys in any order, in float32 whatever the inputs' dtype is."""
     dq, dk, dv = kernel.backward(dout, q, k, v, *outs, **how)
@@ -61,8 +68,7 @@ def reordered(kernel: Kernel, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *ou
 def heads_rounded(kernel: Kernel, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *outs: Tensor, **how: Any) -> Tensors:
     """dk and dv of each query head are rounded to the inputs' dtype before the heads of a group are summed."""
     share = q.shape[2] // k.shape[2]
-    keys, values = (x.repeat_interleave(share, dim=2) for x in (k, v))
-    dq, *pair = kernel.backward(dout, q, keys, values, *outs, **how)
+    dq, *pair = kernel.backward(dout, q, *(x.repeat_interleave(share, 2) for x in (k, v)), *outs, **how)
     return dq, *(x.to(q.dtype).unflatten(2, (-1, share)).sum(3, dtype=torch.float64).to(x.dtype) for x in pair)
 
 
@@ -72,10 +78,16 @@ def padded_lse(lse: Tensor) -> Tensor:
     return padded.flatten()[: lse.numel()].view(lse.shape)
 
 
+def raw_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """(B, H, Sq, Sk) in float64, before cap and mask."""
+    return (
+        torch.einsum("bqhd,bkhd->bhqk", q.double(), k.double().repeat_interleave(q.shape[2] // k.shape[2], 2)) * scale
+    )
+
+
 def softmax(q: Tensor, k: Tensor, scale: float, causal: bool) -> Tensor:
     """Weights (B, H, Sq, Sk) in float64; causal aligned at the bottom right."""
-    keys = k.repeat_interleave(q.shape[2] // k.shape[2], dim=2)
-    scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), keys.double()) * scale
+    scores = raw_scores(q, k, scale)
     if causal:
         rows, columns = scores.shape[-2:]
         hidden = torch.ones(rows, columns, dtype=torch.bool, device=q.device).triu(columns - rows + 1)
@@ -85,8 +97,7 @@ def softmax(q: Tensor, k: Tensor, scale: float, causal: bool) -> Tensor:
 
 def apply(weights: Tensor, v: Tensor) -> Tensor:
     """Weights (B, H, Sq, Sk) times values (B, Sk, Hk, D): (B, Sq, H, D) in float64."""
-    values = v.repeat_interleave(weights.shape[1] // v.shape[2], dim=2)
-    return torch.einsum("bhqk,bkhd->bqhd", weights, values.double())
+    return torch.einsum("bhqk,bkhd->bqhd", weights, v.double().repeat_interleave(weights.shape[1] // v.shape[2], 2))
 
 
 def cut_weights(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensors:
@@ -108,28 +119,24 @@ def rounded_product(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, **how: Any)
 
 def unwritten_slot(kernel: Kernel, *tensors: Tensor, **how: Any) -> Tensors:
     """dk and dv are sums over two slots, of which one was written."""
-    dq, *pair = kernel.backward(*tensors, **how)
-    sums = []
-    for x in pair:
-        slots = unwritten((2, *x.shape), x)
+
+    def summed(x: Tensor) -> Tensor:
+        slots = unwritten(x, 2, *x.shape)
         slots[0] = x
-        sums.append(slots.sum(0))
-    return dq, *sums
+        return slots.sum(0)
+
+    dq, *pair = kernel.backward(*tensors, **how)
+    return dq, *map(summed, pair)
 
 
 def unzeroed(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensors:
     """Keys and values of full blocks are padded to a multiple of 32 with memory that is not zeroed, and is attended."""
     if how["causal"]:
         return kernel.forward(q, k, v, **how)
-    padded = [unwritten((x.shape[0], -(-x.shape[1] // 32) * 32, *x.shape[2:]), x) for x in (k, v)]
+    padded = [unwritten(x, x.shape[0], -(-x.shape[1] // 32) * 32, *x.shape[2:]) for x in (k, v)]
     for buffer, x in zip(padded, (k, v), strict=True):
         buffer[:, : x.shape[1]] = x
     return kernel.forward(q, *padded, **how)
-
-
-def bfloat16_weights(kernel: Kernel, *tensors: Tensor, **how: Any) -> Tensors:
-    """P and dS in bfloat16."""
-    return call(Eager(probability_dtype="bfloat16"), tensors, **how)
 
 
 def unnormalised(kernel: Kernel, *tensors: Tensor, **how: Any) -> Tensors:
@@ -140,44 +147,27 @@ def unnormalised(kernel: Kernel, *tensors: Tensor, **how: Any) -> Tensors:
     return dq, dk, kernel.backward(*others, top, **how)[2]
 
 
-Heads = Callable[[Tensor, int, int], Tensor]
-"""(query heads, H, Hk) -> the key/value heads that they read, in place of h // (H / Hk)."""
+def reading(heads: Callable[[Tensor, int, int], Tensor], *ways: str) -> Schedule:
+    """The ring on a kernel whose query heads read the key/value heads `heads(query heads, H, Hk)`."""
 
-
-def modulo(head: Tensor, heads: int, heads_kv: int) -> Tensor:
-    """Interleaved groups."""
-    return head % heads_kv
-
-
-def next_one(head: Tensor, heads: int, heads_kv: int) -> Tensor:
-    """Off by one."""
-    return (head // (heads // heads_kv) + 1) % heads_kv
-
-
-def reading(heads: Heads, *ways: str) -> Schedule:
-    """The ring on a kernel whose query heads read these key/value heads."""
-
-    def forward(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensors:
+    def broken(kernel: Kernel, *tensors: Tensor, **how: Any) -> Tensors:
+        *before, q, k, v = tensors[: 3 if len(tensors) == 3 else 4]
         read = heads(torch.arange(q.shape[2]), q.shape[2], k.shape[2])
-        return kernel.forward(q, k[:, :, read], v[:, :, read], **how)
+        found = call(kernel, (*before, q, k[:, :, read], v[:, :, read], *tensors[4:]), **how)
+        if not before:
+            return found
+        return found[0], *(torch.zeros_like(k, dtype=x.dtype).index_add_(2, read, x) for x in found[1:])
 
-    def backward(kernel: Kernel, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *outs: Tensor, **how: Any) -> Tensors:
-        read = heads(torch.arange(q.shape[2]), q.shape[2], k.shape[2])
-        dq, *pair = kernel.backward(dout, q, k[:, :, read], v[:, :, read], *outs, **how)
-        return dq, *(torch.zeros_like(k, dtype=x.dtype).index_add_(2, read, x) for x in pair)
-
-    calls: dict[str, Any] = {"forward": forward, "backward": backward}
-    return on_kernel(**{way: calls[way] for way in ways})
+    return on_kernel(**dict.fromkeys(ways, broken))
 
 
 def first_of_group(kernel: Kernel, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *outs: Tensor, **how: Any) -> Tensors:
     """dk and dv of the first query head only, where one key/value head serves all."""
-    dq, dk, dv = kernel.backward(dout, q, k, v, *outs, **how)
+    found = kernel.backward(dout, q, k, v, *outs, **how)
     if k.shape[2] > 1:
-        return dq, dk, dv
+        return found
     out, lse = outs
-    alone = kernel.backward(dout[:, :, :1], q[:, :, :1], k, v, out[:, :, :1], lse[:, :1], **how)
-    return dq, *alone[1:]
+    return found[0], *kernel.backward(dout[:, :, :1], q[:, :, :1], k, v, out[:, :, :1], lse[:, :1], **how)[1:]
 
 
 def first_item(kernel: Kernel, *tensors: Tensor, **how: Any) -> Tensors:
@@ -201,22 +191,9 @@ def one_ahead(kernel: Kernel, *tensors: Tensor, **how: Any) -> Tensors:
 
 def uncapped(kernel: Kernel, *tensors: Tensor, **how: Any) -> Tensors:
     """The backward without the cap's slope: that of scores that were never capped, for the lse of capped ones."""
-    _, q, k, *_ = tensors
     dq, dk, dv = kernel.backward(*tensors, **how)
-    share = q.shape[2] // k.shape[2]
-    scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), k.double().repeat_interleave(share, 2)) * how["scale"]
-    slope = 1 - torch.tanh(scores / how["softcap"]).square().mean()
+    slope = 1 - torch.tanh(raw_scores(tensors[1], tensors[2], how["scale"]) / how["softcap"]).square().mean()
     return dq / slope.to(dq.dtype), dk / slope.to(dk.dtype), dv
-
-
-def scaled_twice(kernel: Kernel, q: Tensor, *kv: Tensor, **how: Any) -> Tensors:
-    """The queries are scaled by the caller and again by the kernel."""
-    return kernel.forward(q * how["scale"], *kv, **how)
-
-
-def temperature(kernel: Kernel, *tensors: Tensor, **how: Any) -> Tensors:
-    """3% off in both directions, as a scale that was rounded for display."""
-    return call(kernel, tensors, **how | {"scale": how["scale"] * 1.03})
 
 
 HEADS, DELTA, MASK, SCALE = ("heads",), ("delta",), ("mask",), ("scale",)
@@ -240,18 +217,21 @@ PARTS = {
     "tied_maxima_bias": reported(on_kernel(forward=rounded_product), "biased", "out delta"),
     "unwritten_output": reported(on_kernel(backward=unwritten_slot), "invalid", "dk dv"),  # NSA-triton #27
     "unzeroed_padding": reported(on_kernel(forward=unzeroed), "invalid", "out lse"),  # TransformerEngine 9c127ef
-    "cast_weights": Fault(in_both(bfloat16_weights), "out dq dk dv", causes=("cast",)),
+    "cast_weights": Fault(  # P and dS in bfloat16
+        in_both(lambda kernel, *tensors, **how: call(Eager(probability_dtype="bfloat16"), tensors, **how)),
+        "out dq dk dv", causes=("cast",),
+    ),
     "delta_missing": Fault(of_out(torch.zeros_like), "dq dk", causes=DELTA),
     "delta_twice": Fault(of_out(lambda out: 2 * out), "dq dk", causes=DELTA),
     "delta_of_first_head": Fault(of_out(lambda out: out[:, :, :1].expand_as(out)), "dq dk"),
     "delta_dv_unnormalised": Fault(on_kernel(backward=unnormalised), "dv"),
-    "heads_modulo": Fault(reading(modulo, "forward", "backward"), EVERYTHING, causes=HEADS),
-    "heads_modulo_forward": Fault(reading(modulo, "forward"), EVERYTHING, causes=HEADS),
-    "heads_modulo_backward": Fault(reading(modulo, "backward"), GRADIENTS, causes=HEADS),
-    "heads_off_by_one": Fault(reading(next_one, "forward", "backward"), EVERYTHING, causes=HEADS),
-    "heads_first_only": Fault(
-        reading(lambda head, heads, heads_kv: head * 0, "forward", "backward"), EVERYTHING, causes=HEADS
+    "heads_modulo": Fault(reading(lambda head, heads, kv: head % kv, *WAYS), EVERYTHING, causes=HEADS),
+    "heads_modulo_forward": Fault(reading(lambda head, heads, kv: head % kv, "forward"), EVERYTHING, causes=HEADS),
+    "heads_modulo_backward": Fault(reading(lambda head, heads, kv: head % kv, "backward"), GRADIENTS, causes=HEADS),
+    "heads_off_by_one": Fault(
+        reading(lambda head, heads, kv: (head // (heads // kv) + 1) % kv, *WAYS), EVERYTHING, causes=HEADS
     ),
+    "heads_first_only": Fault(reading(lambda head, heads, kv: head * 0, *WAYS), EVERYTHING, causes=HEADS),
     "heads_mqa_sum": Fault(on_kernel(backward=first_of_group), "dk dv", where=("problem.heads_kv=1",)),
     "layout_batch": Fault(on_kernel(forward=first_item), EVERYTHING, where=TWO_ITEMS),
     "layout_batch_backward": Fault(on_kernel(backward=first_item), GRADIENTS, where=TWO_ITEMS),
@@ -259,6 +239,14 @@ PARTS = {
     "mask_one_ahead": Fault(in_both(one_ahead), EVERYTHING, causes=MASK),
     "mask_one_ahead_forward": Fault(on_kernel(forward=one_ahead), EVERYTHING, causes=MASK),
     "mask_softcap_slope": Fault(on_kernel(backward=uncapped), "dq dk", where=("problem.softcap=1.5",)),
-    "scale_twice_forward": Fault(on_kernel(forward=scaled_twice), EVERYTHING, causes=SCALE),
-    "scale_3_percent": Fault(in_both(temperature), EVERYTHING, causes=SCALE),
-}
+    # the queries are scaled by the caller and again by the kernel
+    "scale_twice_forward": Fault(
+        on_kernel(forward=lambda kernel, q, *kv, **how: kernel.forward(q * how["scale"], *kv, **how)),
+        EVERYTHING, causes=SCALE,
+    ),
+    # 3% off in both directions, as a scale that was rounded for display
+    "scale_3_percent": Fault(
+        in_both(lambda kernel, *tensors, **how: call(kernel, tensors, **how | {"scale": how["scale"] * 1.03})),
+        EVERYTHING, causes=SCALE,
+    ),
+}  # fmt: skip

@@ -7,19 +7,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from accuracy.variant import ring
 from accuracy.variant.base import Rank, Schedule
 from accuracy.world.base import Tensors
 from tests.fault.planted.base import EVERYTHING, GRADIENTS, Fault, on_rank
 
-Received = Callable[[Tensors, Any], Any]
-"""(what was sent, what arrives, to be awaited) -> what is received, to be awaited."""
 CHANCE = random.Random(0)
 """Other calls are late in each repeat, the same ones in every process."""
 
 
-def exchanging(received: Callable[[Rank], Received], *ways: str) -> Schedule:
-    """The ring whose exchanges bring what `received(rank)` makes of what was sent and of what arrives."""
+def exchanging(received: Callable[[Rank], Callable[[Tensors, Any], Any]], *ways: str) -> Schedule:
+    """The ring whose exchanges bring what `received(rank)` makes of what was sent and of what arrives, which is to be
+    awaited."""
 
     def change(rank: Rank) -> Rank:
         receive = received(rank)
@@ -27,13 +25,13 @@ def exchanging(received: Callable[[Rank], Received], *ways: str) -> Schedule:
         world.exchange = lambda tensors, to, source: receive(tensors, rank.world.exchange(tensors, to, source))
         return replace(rank, world=world)
 
-    return on_rank(ring.SCHEDULE, change, *ways)
+    return on_rank(change, *ways)
 
 
 def late(one_in: int, *ways: str) -> Schedule:
     """The ring in which the first shift of rank 0 brings its own tensors, once in so many calls."""
 
-    def received(rank: Rank) -> Received:
+    def received(rank: Rank) -> Any:
         unlucky = [rank.world.rank == 0 and CHANCE.randrange(one_in) == 0]
 
         def receive(sent: Tensors, arriving: Any) -> Any:

@@ -11,24 +11,22 @@ from torch import Tensor
 from accuracy.variant import ring, zigzag
 from accuracy.variant.base import Rank, Schedule
 from accuracy.world.base import Results
-from tests.fault.planted.base import EVERYTHING, GRADIENTS, Fault, changed, receiving, reported, returning
+from tests.fault.planted.base import EVERYTHING, GRADIENTS, WAYS, Fault, changed, receiving, reported, returning
 
 Change = Callable[[Tensor], Tensor]
-FORWARD, BACKWARD = ("out", "lse"), ("dq", "dk", "dv")
 
 
 def result(name: str, change: Change) -> Schedule:
     """The ring that returns one tensor changed, after its last rounding."""
-    names = FORWARD if name in FORWARD else BACKWARD
+    names = ("out", "lse") if name in ("out", "lse") else ("dq", "dk", "dv")
 
     def of_all(rank: Rank, *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(change(x) if each == name else x for each, x in zip(names, tensors, strict=True))
 
-    return returning("forward" if name in FORWARD else "backward", of_all)
+    return returning("forward" if "out" in names else "backward", of_all)
 
 
 def times(factor: float) -> Change:
-    """A constant factor."""
     return lambda x: x * factor
 
 
@@ -44,12 +42,7 @@ def reread(x: Tensor) -> Tensor:
 
 def with_lse(change: Change, schedule: Schedule = ring.SCHEDULE) -> Schedule:
     """The schedule whose backward receives lse changed."""
-
-    def receive(rank: Rank, *tensors: Tensor) -> tuple[Any, ...]:
-        *others, lse = tensors
-        return rank, *others, change(lse)
-
-    return receiving("backward", receive, schedule)
+    return receiving(lambda rank, *all_: (rank, *all_[:-1], change(all_[-1])), "backward", schedule=schedule)
 
 
 def with_scale(scale: Callable[[Rank, Tensor], float], *ways: str) -> Schedule:
@@ -58,10 +51,7 @@ def with_scale(scale: Callable[[Rank, Tensor], float], *ways: str) -> Schedule:
     def receive(rank: Rank, *tensors: Tensor) -> tuple[Any, ...]:
         return replace(rank, scores=replace(rank.scores, scale=scale(rank, tensors[0]))), *tensors
 
-    schedule: Schedule = ring.SCHEDULE
-    for way in ways:
-        schedule = receiving(way, receive, schedule)
-    return schedule
+    return receiving(receive, *ways)
 
 
 def default(rank: Rank, x: Tensor) -> float:
@@ -81,18 +71,7 @@ def of_rank(owner: Callable[[int, int], int], way: str, *which: int) -> Schedule
 
 
 def one_hop_less(rank: int, size: int) -> int:
-    """One hop too few."""
     return (rank - 1) % size
-
-
-def from_the_end(rank: int, size: int) -> int:
-    """The ranks in the order of another ring direction."""
-    return size - 1 - rank
-
-
-def neighbour(rank: int, size: int) -> int:
-    """Pairs of neighbours are swapped."""
-    return min(rank ^ 1, size - 1)
 
 
 def own_block(*names: str) -> Schedule:
@@ -102,13 +81,10 @@ def own_block(*names: str) -> Schedule:
         (block,) = rank.blocks_between(rank.world.rank, q.shape[1])
         return *await ring.SCHEDULE.forward(rank, q, k, v), *rank.attend(block, q, k, v)
 
-    backward_of_ring: Any = ring.SCHEDULE.backward
-
     async def backward(self: Schedule, rank: Rank, *tensors: Tensor) -> Results:
         *shards, out, lse, own_out, own_lse = tensors
         final = own_out if "out" in names else out, own_lse.to(lse.dtype) if "lse" in names else lse
-        results: Results = await backward_of_ring(rank, *shards, *final)
-        return results
+        return await ring.SCHEDULE.backward(rank, *shards, *final)
 
     return changed(ring.SCHEDULE, forward=forward, backward=backward)
 
@@ -116,6 +92,8 @@ def own_block(*names: str) -> Schedule:
 CAST, FACTOR, LAYOUT, PARTIAL, SCALE, SHARD = (
     (family,) for family in ("cast", "factor", "layout", "partial", "scale", "shard")
 )
+ALONE = {"out": "out dq dk", "lse": "lse dq dk dv", "dq": "dq", "dk": "dk", "dv": "dv"}
+"""What is wrong where one tensor is."""
 PARTS = {
     # ring-flash-attention's ring_flash_attn.py, its PR #87: float16 and float32 runs have bfloat16 gradients
     "hard_coded_bf16_dq": reported(result("dq", through(torch.bfloat16)), "precision_floor", "dq"),
@@ -124,16 +102,13 @@ PARTS = {
     "cast_out": Fault(result("out", through(torch.bfloat16)), "out dq dk", causes=CAST),
     "cast_lse": Fault(result("lse", through(torch.float16)), "lse dq dk dv", causes=CAST),
     "cast_lse_saved": Fault(with_lse(through(torch.float16)), GRADIENTS, causes=CAST),
-    "factor_out": Fault(result("out", times(1.01)), "out dq dk", causes=FACTOR),
-    "factor_lse": Fault(result("lse", times(1.01)), "lse dq dk dv", causes=FACTOR),
-    "factor_dq": Fault(result("dq", times(1.01)), "dq", causes=FACTOR),
-    "factor_dk": Fault(result("dk", times(1.01)), "dk", causes=FACTOR),
-    "factor_dv": Fault(result("dv", times(1.01)), "dv", causes=FACTOR),
+    **{f"factor_{name}": Fault(result(name, times(1.01)), wrong, causes=FACTOR) for name, wrong in ALONE.items()},
     "factor_dv_256th": Fault(result("dv", times(1 + 2**-8)), "dv", causes=FACTOR),
-    "layout_out": Fault(result("out", reread), "out dq dk", causes=LAYOUT),
-    "layout_dq": Fault(result("dq", reread), "dq", causes=LAYOUT),
-    "layout_dk": Fault(result("dk", reread), "dk", causes=LAYOUT),
-    "layout_dv": Fault(result("dv", reread), "dv", causes=LAYOUT),
+    **{
+        f"layout_{name}": Fault(result(name, reread), wrong, causes=LAYOUT)
+        for name, wrong in ALONE.items()
+        if name != "lse"
+    },
     "partial_lse": Fault(own_block("lse"), GRADIENTS, causes=PARTIAL),
     "partial_out": Fault(own_block("out"), "dq dk", causes=PARTIAL),
     "partial_out_and_lse": Fault(own_block("out", "lse"), GRADIENTS, causes=PARTIAL),
@@ -142,14 +117,18 @@ PARTS = {
     ),
     "scale_forward": Fault(with_scale(default, "forward"), EVERYTHING, causes=SCALE),
     "scale_backward": Fault(with_scale(default, "backward"), GRADIENTS, causes=SCALE),
-    "scale_both": Fault(with_scale(default, "backward", "forward"), EVERYTHING, causes=SCALE),
+    "scale_both": Fault(with_scale(default, *WAYS), EVERYTHING, causes=SCALE),
     "scale_missing_in_dq": Fault(
         returning("backward", lambda rank, dq, *kv: (dq / rank.scale, *kv)), "dq", causes=(*SCALE, *FACTOR)
     ),
     "shard_dkv_shifted": Fault(of_rank(one_hop_less, "backward", 1, 2), "dk dv", causes=SHARD),
     "shard_dk_shifted": Fault(of_rank(one_hop_less, "backward", 1), "dk", causes=SHARD),
-    "shard_dq_reversed": Fault(of_rank(from_the_end, "backward", 0), "dq", causes=SHARD),
-    "shard_dkv_swapped": Fault(of_rank(neighbour, "backward", 1, 2), "dk dv", causes=SHARD),
+    # the ranks in the order of another ring direction
+    "shard_dq_reversed": Fault(of_rank(lambda rank, size: size - 1 - rank, "backward", 0), "dq", causes=SHARD),
+    # pairs of neighbours are swapped
+    "shard_dkv_swapped": Fault(
+        of_rank(lambda rank, size: min(rank ^ 1, size - 1), "backward", 1, 2), "dk dv", causes=SHARD
+    ),
     "shard_lse_shifted": Fault(of_rank(one_hop_less, "forward", 1), "lse dq dk dv", causes=SHARD),
     "shard_dk_is_dv": Fault(returning("backward", lambda rank, dq, dk, dv: (dq, dv, dk)), "dk dv"),
 }
