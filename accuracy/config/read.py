@@ -19,10 +19,9 @@ from accuracy.config.find import parts, variants
 from accuracy.config.paths import NamedPath, named_paths
 from accuracy.config.resolve import EVERYWHERE
 from accuracy.core.case import Part, Problem, Reruns, Stack, Variant
-from accuracy.core.dtype import DTYPES
+from accuracy.core.dtype import DTYPES, FromZero, OneOf, Positive, Whole
 from accuracy.core.errors import ConfigError
 from accuracy.core.fields import default_softmax_scale
-from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
 from accuracy.core.paths import EXPERIMENTS
 from accuracy.core.precision import Precision
 

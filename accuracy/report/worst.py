@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from accuracy.core.dtype import DTYPES
-from accuracy.core.probes import PROBES
+from accuracy.core.dtype import DTYPES, PROBES
 from accuracy.report.series import SINGLE_DEVICE, geometric_means, spoken
 from accuracy.results.table import ALL_RANKS, TENSORS
 from accuracy.verdict.facts import Facts, Worst
