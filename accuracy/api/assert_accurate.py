@@ -17,9 +17,8 @@ from accuracy.api.measure import execute
 from accuracy.api.request import Function, asked, plain, request
 from accuracy.config.checks import values_of
 from accuracy.config.resolve import EVERYWHERE, OF_FUNCTIONS
-from accuracy.core.dtype import DTYPES, rounding_band
+from accuracy.core.dtype import DTYPES, REFERENCE_ERROR, rounding_band
 from accuracy.core.errors import OF_PROBLEM, ConfigError, RanksEnded, entry
-from accuracy.core.probes import REFERENCE_ERROR
 from accuracy.gate.rules import Limits
 from accuracy.results.table import ALL_RANKS, FAILED, OK, RESULTS_SCHEMA, TOO_FEW_RANKS, UNSUPPORTED, Row
 from accuracy.runtime import arithmetic

@@ -21,7 +21,7 @@ from accuracy.bound.policy import (
     underflow,
     unit,
 )
-from accuracy.core.probes import REFERENCE_ERROR
+from accuracy.core.dtype import REFERENCE_ERROR
 from accuracy.runtime.rounding import spacing
 
 

@@ -16,8 +16,8 @@ from accuracy.bound.backward import Sums, backward, finished
 from accuracy.bound.forward import Rows, forward, scores
 from accuracy.bound.policy import Policy
 from accuracy.bound.shifted import shifted
+from accuracy.core.dtype import REFERENCE_ERROR
 from accuracy.core.errors import ConfigError
-from accuracy.core.probes import REFERENCE_ERROR
 from accuracy.reference.float64 import Reference, seen_keys
 
 BLOCK_ELEMENTS = 2**21

@@ -39,12 +39,10 @@ def _status(work: Callable[[], int]) -> int:
     """The exit status of `work`; as `status_of`, and of several launched processes one speaks."""
     try:
         return work()
-    except (ConfigError, OmegaConfBaseException) as error:
-        return _complain(error)
-    except OSError as error:
-        if error.filename is None or error.strerror is None:
+    except (*MISTAKES, OSError) as error:
+        if isinstance(error, OSError) and (error.filename is None or error.strerror is None):
             return internal("accuracy", error)
-        return _complain(ConfigError(unusable(error)))
+        return _complain(error)
     except Exception as error:
         return internal("accuracy", error)
 
@@ -57,9 +55,7 @@ def _run_application(arguments: list[str], launch: Launch | None) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its errors over instead of printing them
     if launch is None:  # a launcher sends it before it starts all processes anew: that must not take long
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is measured stays, and is reported
-    statuses: list[int] = []
-    started: list[int] = []
-    process = os.getpid()
+    statuses, started, process = list[int](), list[int](), os.getpid()
 
     def refuse(message: str) -> NoReturn:
         raise ConfigError(f"{message}; write KEY=VALUE, or see accuracy --hydra-help for flags")
@@ -85,8 +81,6 @@ def _run_application(arguments: list[str], launch: Launch | None) -> int:
     except (*MISTAKES, ValueError, OSError) as error:  # ValueError: Hydra's for `kernel=null`; OSError: of its folders;
         if started and not isinstance(error, MISTAKES):  # `start` tells whether it is a file or our bug
             raise
-        if isinstance(error, OSError) and error.strerror:
-            error = ConfigError(unusable(error))
         statuses.append(_complain(error))
     return max(statuses, default=0)
 
@@ -113,22 +107,16 @@ def _run_job(config: DictConfig, launch: Launch | None) -> int:
 
 
 def _measured(config: DictConfig, launch: Launch | None) -> int:
-    folders, words = _user_folders(), HydraConfig.get().overrides.task
+    sources = (Path(each.path) for each in HydraConfig.get().runtime.config_sources if each.schema == "file")
+    folders = [path for path in sources if path.resolve() != CONFIGS.resolve()]  # where users keep parts
+    words = HydraConfig.get().overrides.task
     _check_groups(words)
     listing.check_first_lines(folders)
     quoted = (f"'{word}'" if "[" in word else word for word in words)
     command = [*(f"--config-dir={folder}" for folder in folders), *quoted]
     plain: Any = OmegaConf.to_container(config, resolve=True)
     given = keys_of(words)
-    plain = resolved(replayed(plain, given), given)
-    return job.measure(sweep.placed(plain), folders, command, launch)
-
-
-def _user_folders() -> list[Path]:
-    """Folders on Hydra's search path beside the package's own: where users keep parts."""
-    sources = HydraConfig.get().runtime.config_sources
-    found = [Path(source.path) for source in sources if source.schema == "file" and source.path]
-    return [path for path in found if path.resolve() != CONFIGS.resolve()]
+    return job.measure(sweep.placed(resolved(replayed(plain, given), given)), folders, command, launch)
 
 
 def _check_choices(words: Iterable[str]) -> None:
@@ -163,6 +151,8 @@ def one_line(error: BaseException) -> str:
     """An error's message without line breaks; Hydra's say in many lines what fits in one."""
     while not str(error).strip() and error.__cause__ is not None:
         error = error.__cause__
+    if isinstance(error, OSError) and error.strerror:
+        return unusable(error)
     if isinstance(error, ConfigError):
         return str(error)
     if isinstance(error, OverrideParseException):
@@ -179,5 +169,5 @@ def one_line(error: BaseException) -> str:
 
 
 def _joined(message: str) -> str:
-    lines = [line.strip() for line in message.partition("See https://")[0].splitlines() if line.strip()]
+    lines = filter(None, map(str.strip, message.partition("See https://")[0].splitlines()))
     return ", ".join(lines).replace(":,", ":").replace(", ;", ";")

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accuracy.cli import FAULTY, INTERRUPTED, NOTHING_MEASURED, sweep
+from accuracy.cli import FAULTY, INTERRUPTED, NOTHING_MEASURED, report, sweep
 from accuracy.cli.launched import tell, tell_done
 from accuracy.core.errors import ConfigError, RanksEnded
 from accuracy.execute import start as processes
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from accuracy.config.read import Configuration
+    from accuracy.execute.dispatch import Launched
     from accuracy.execute.plan import Planned
     from accuracy.execute.run import Outcome
 
@@ -45,12 +46,13 @@ def measure(config: Any, folders: list[Path], command: list[str], launch: proces
     arithmetic.make_exact()
     free = device.free_bytes(configuration.device)
     with arithmetic.computing_with(configuration.threads, configuration.device):
-        return _measure(configuration, config, command, launch, free)
+        return _carry_out(configuration, config, command, launch, free)
 
 
-def _measure(
+def _carry_out(
     configuration: "Configuration", config: Any, command: list[str], launch: processes.Launch | None, free: int | None
 ) -> int:
+    """Plan; as this process's part of it measure what is planned, and report; the exit status."""
     from accuracy.cli import plan_text
     from accuracy.execute import run
     from accuracy.execute.dispatch import fitting_workers
@@ -71,74 +73,52 @@ def _measure(
     if first and configuration.reference_folder is not None:
         make_writable("reference.folder", configuration.reference_folder)
     with opened(folder, configuration.device) if first else nullcontext():
-        return _carry_out(configuration, config, plans, folder, command, launch)
-
-
-def _carry_out(
-    configuration: "Configuration",
-    config: Any,
-    plans: "list[Planned]",
-    folder: Path,
-    command: list[str],
-    launch: processes.Launch | None,
-) -> int:
-    """Measure what is planned and report, as this process's part of it; the exit status."""
-    from accuracy.cli import plan_text
-    from accuracy.execute import run
-    from accuracy.execute.dispatch import Launched, task_of
-
-    launched = None
-    if launch is not None:  # the launched processes as ranks, with the same cases on each
-        from accuracy.execute.ranks import rank_loop
-        from accuracy.execute.ranks.rendezvous import join_launched
-
-        task = task_of(configuration, folder, plans, launch.size)
-        launched = Launched(join_launched(launch, task.backend, task.sizes, task.digest), task)
-        tell(folder, task.seconds)
-        if launched.ranks.rank > 0:
-            rank_loop.follow(task, launched.ranks)
-            tell_done()
+        launched = _joined(configuration, plans, folder, launch)
+        if not first:
             return 0
-    print(plan_text.plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
+        print(plan_text.plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
+        begun = _import_later(configuration) if configuration.workers > 1 or processes.only_workers_measure else None
+        try:
+            outcome = run.execute(configuration, config, plans, folder, command, launched, begun=begun)
+        except RanksEnded as ended:
+            print(f"accuracy: {ended}", file=sys.stderr)
+            return NOTHING_MEASURED
+        tell_done()
+        print(plan_text.outcome(outcome))
+        verdicts = report.of_run(outcome) if configuration.report and not sweep.noted(folder) else None
+        if outcome.interrupted:
+            return INTERRUPTED
+        if not outcome.ok + outcome.earlier_ok:
+            return NOTHING_MEASURED
+        named = configuration.name == DIAGNOSE
+        return _diagnose(outcome, {each.case.id for each in plans}, verdicts) if named else 0
+
+
+def _joined(
+    configuration: "Configuration", plans: "list[Planned]", folder: Path, launch: processes.Launch | None
+) -> "Launched | None":
+    """Return the launched processes as ranks, with the same cases on each; all but the first do their part of the run
+    here. None: this process was started alone."""
+    if launch is None:
+        return None
+    from accuracy.execute.dispatch import Launched, task_of
+    from accuracy.execute.ranks import rank_loop
+    from accuracy.execute.ranks.rendezvous import join_launched
+
+    task = task_of(configuration, folder, plans, launch.size)
+    launched = Launched(join_launched(launch, task.backend, task.sizes, task.digest), task)
+    tell(folder, task.seconds)
+    if launched.ranks.rank > 0:
+        rank_loop.follow(task, launched.ranks)
+        tell_done()
+    return launched
+
+
+def _import_later(configuration: "Configuration") -> Callable[[], None]:
+    """Return a function whose first call lets a thread import what comes behind the cases, while others measure."""
     modules = ["accuracy.verdict.diagnosis", *(["accuracy.report.build"] if configuration.report else [])]
-    begun = _import_later(*modules) if configuration.workers > 1 or processes.only_workers_measure else None
-    try:
-        outcome = run.execute(configuration, config, plans, folder, command, launched, begun=begun)
-    except RanksEnded as ended:
-        print(f"accuracy: {ended}", file=sys.stderr)
-        return NOTHING_MEASURED
-    tell_done()
-    print(plan_text.outcome(outcome))
-    verdicts = None
-    if configuration.report and not sweep.noted(folder):
-        verdicts = _report(outcome)
-    if outcome.interrupted:
-        return INTERRUPTED
-    if not outcome.ok + outcome.earlier_ok:
-        return NOTHING_MEASURED
-    if configuration.name != DIAGNOSE:
-        return 0
-    return _diagnose(outcome, {each.case.id for each in plans}, verdicts)
-
-
-def _import_later(*modules: str) -> Callable[[], None]:
-    """Return a function whose first call lets a thread import the modules, while others measure."""
     thread = threading.Thread(target=lambda: [import_module(each) for each in modules], daemon=True)
     return lambda: None if thread.ident else thread.start()
-
-
-def _report(outcome: "Outcome") -> "pd.DataFrame | None":
-    """Write the report, print its first screen, and return the run's verdicts, or None where there is nothing to report
-    on."""
-    from accuracy.report.build import write_report
-
-    try:
-        summary = write_report(outcome.folder, results=outcome.results)
-    except ConfigError as error:  # interrupted before the first case
-        print(f"no report: {error}")
-        return None
-    print("", *summary.lines, "", f"report: {summary.path}", sep="\n")
-    return summary.verdicts
 
 
 def _diagnose(outcome: "Outcome", planned: set[str], verdicts: "pd.DataFrame | None") -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from accuracy.core.case import Case
-from accuracy.core.probes import PROBES, REFERENCE_ERROR
+from accuracy.core.dtype import PROBES, REFERENCE_ERROR
 from accuracy.execute.plan import Planned
 from accuracy.execute.run import Outcome
 from accuracy.results import table

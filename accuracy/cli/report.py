@@ -2,8 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from accuracy.cli import Parser, status_of
+from accuracy.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from accuracy.execute.run import Outcome
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,7 +22,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(folder: Path) -> None:
-    from accuracy.report import build  # here, so that --help answers at once
+    from accuracy.report.build import write_report  # here, so that --help answers at once
 
-    summary = build.write_report(folder)
+    summary = write_report(folder)
     print(summary.path, *summary.lines, sep="\n")
+
+
+def of_run(outcome: "Outcome") -> "pd.DataFrame | None":
+    """Write the report of a run, print its first screen, and return the run's verdicts, or None where there is nothing
+    to report on."""
+    from accuracy.report.build import write_report
+
+    try:
+        summary = write_report(outcome.folder, results=outcome.results)
+    except ConfigError as error:  # interrupted before the first case
+        print(f"no report: {error}")
+        return None
+    print("", *summary.lines, "", f"report: {summary.path}", sep="\n")
+    return summary.verdicts

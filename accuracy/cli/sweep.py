@@ -13,10 +13,9 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from accuracy.cli import internal
+from accuracy.cli import status_of
 from accuracy.cli.launched import speaks
 from accuracy.core.case import digest
-from accuracy.core.errors import ConfigError
 
 JOBS = ".jobs"  # in the sweep's folder: a line for each job that wants a report
 OWN_FOLDER = "."  # hydra.sweep.subdir where a job finds a folder of its own
@@ -24,9 +23,8 @@ OWN_FOLDER = "."  # hydra.sweep.subdir where a job finds a folder of its own
 
 def prepared(arguments: list[str]) -> list[str]:
     """The arguments, with a folder for the sweep where none is given."""
-    if not {"-m", "--multirun", "hydra.mode=MULTIRUN"} & {*arguments}:
-        return arguments
-    if any(word.startswith("hydra.sweep.") for word in arguments):
+    sweeps = {"-m", "--multirun", "hydra.mode=MULTIRUN"} & {*arguments}
+    if not sweeps or any(word.startswith("hydra.sweep.") for word in arguments):
         return arguments
     name = digest({"words": sorted(word for word in arguments if not word.startswith("-"))})[:8]
     return [*arguments, f"hydra.sweep.dir=outputs/sweep-{name}", f"hydra.sweep.subdir={OWN_FOLDER}"]
@@ -63,22 +61,17 @@ class JointReport(Callback):
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Write and tell of the report, where a job wants one."""
         if speaks():
-            try:
-                print(_report(Path(config.hydra.sweep.dir)), end="")
-            except (ConfigError, OSError) as error:
-                print(f"accuracy: no report of the sweep: {error}", file=sys.stderr)
-            except Exception as error:  # Hydra would drop it
-                internal("accuracy", error)
+            status_of("accuracy", lambda: _report(Path(config.hydra.sweep.dir)))  # Hydra would drop an error
 
 
-def _report(folder: Path) -> str:
+def _report(folder: Path) -> None:
     from accuracy.report.build import write_report
     from accuracy.report.folder import write_sweep
 
     if not (folder / JOBS).is_file():
-        return ""
+        return
     jobs = sorted({*(folder / JOBS).read_text(encoding="utf-8").splitlines()})
     (folder / JOBS).unlink()
     write_sweep(folder, ["accuracy", *sys.argv[1:]], [Path(job) for job in jobs])
     summary = write_report(folder)
-    return "\n".join(["", *summary.lines, "", f"report of {len(jobs)} jobs: {summary.path}", ""])
+    print("", *summary.lines, "", f"report of {len(jobs)} jobs: {summary.path}", sep="\n")

@@ -12,8 +12,8 @@ from typing import Any
 from accuracy.config.checks import check
 from accuracy.config.find import parts
 from accuracy.core.case import Part
+from accuracy.core.dtype import FromZero
 from accuracy.core.errors import ConfigError
-from accuracy.core.kinds import FromZero
 
 OLD_KEYS = ("reruns", "conditions")
 

@@ -20,10 +20,9 @@ from accuracy.config.observers import OLD_KEYS, observers
 from accuracy.config.paths import NamedPath, named_paths
 from accuracy.config.resolve import EVERYWHERE
 from accuracy.core.case import Part, Problem, Variant
-from accuracy.core.dtype import DTYPES
+from accuracy.core.dtype import DTYPES, FromZero, OneOf, Positive, Whole
 from accuracy.core.errors import ConfigError
 from accuracy.core.fields import default_softmax_scale
-from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
 from accuracy.core.paths import EXPERIMENTS
 from accuracy.core.precision import Precision
 

@@ -6,14 +6,14 @@ heads, D head dim, W world size.
 
 import hashlib
 import json
-import struct
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 
 from accuracy.core import fields
-from accuracy.core.kinds import Finite, FromZero, OneOf, Positive, Share, Whole
+from accuracy.core.dtype import Finite, FromZero, OneOf, Positive, Share, Whole
 from accuracy.core.masks import Visibility, borders
 from accuracy.core.precision import Precision
 from accuracy.core.sharding import padded_length
@@ -69,13 +69,11 @@ class Problem:
     @property
     def features(self) -> dict[str, str]:
         """What schedules and kernels have to know beyond causal and full masks of equal lengths, and its setting."""
-        top_left = self.mask if self.mask == "causal_top_left" else None
-        given = {
-            "cross_lengths": ("seqlen_q", self.seqlen_q), "top_left": ("mask", top_left),
-            "window": ("window", self.window), "documents": ("documents", self.documents_text or None),
-            "softcap": ("softcap", self.softcap), "head_dim_v": ("head_dim_v", self.head_dim_v),
-            "sinks": ("sinks", self.sinks), "dropout": ("dropout", self.dropout),
+        given: dict[str, tuple[str, Scalar]] = {
+            "cross_lengths": ("seqlen_q", self.seqlen_q), "documents": ("documents", self.documents_text or None),
+            "top_left": ("mask", self.mask if self.mask == "causal_top_left" else None),
         }  # fmt: skip
+        given |= {name: (name, getattr(self, name)) for name in ("window", "softcap", "head_dim_v", "sinks", "dropout")}
         return {name: f"problem.{key}={value}" for name, (key, value) in given.items() if value is not None}
 
     def padded(self, sharding: str, size: int) -> "Problem":
@@ -110,27 +108,20 @@ class Problem:
     @property
     def sink_logits(self) -> tuple[float, ...]:
         """Of each head, as float32; none without sinks."""
-        logits = [] if self.sinks is None else [self.sinks + head / self.heads for head in range(self.heads)]
-        return struct.unpack(f"{len(logits)}f", struct.pack(f"{len(logits)}f", *logits))
+        return tuple(array("f", [] if self.sinks is None else [self.sinks + x / self.heads for x in range(self.heads)]))
 
     def length(self, tensor: str) -> int:
         """How many tokens a tensor has: those of the keys for k, v, dk and dv, else those of the queries."""
         return self.seqlen if tensor in ("k", "v", "dk", "dv") else self.queries
 
 
-class Knobs:
-    """What has knobs."""
-
-    options: tuple[tuple[str, Scalar], ...]
-
-    @property
-    def options_text(self) -> str:
-        """The knobs in one line, `key_chunk=64,query_chunk=128`; one at null changes nothing and is not said."""
-        return ",".join(f"{key}={value}" for key, value in self.options if value is not None)
+def options_text(options: tuple[tuple[str, Scalar], ...]) -> str:
+    """Knobs in one line, `key_chunk=64,query_chunk=128`; one at null changes nothing and is not said."""
+    return ",".join(f"{key}={value}" for key, value in options if value is not None)
 
 
 @dataclass(frozen=True)
-class Part(Knobs):
+class Part:
     """A chosen kernel, input distribution, schedule or observer.
 
     source: a module's dotted name, or the path of a Python file.
@@ -140,9 +131,14 @@ class Part(Knobs):
     source: str
     options: tuple[tuple[str, Scalar], ...] = ()
 
+    @property
+    def options_text(self) -> str:
+        """The knobs in one line, see the function."""
+        return options_text(self.options)
+
 
 @dataclass(frozen=True)
-class Variant(Knobs):
+class Variant:
     """A way to compute attention over ranks or chunks: sharding, forward schedule and backward schedule."""
 
     name: str
@@ -150,6 +146,11 @@ class Variant(Knobs):
     forward: Part
     backward: Part
     options: tuple[tuple[str, Scalar], ...] = ()
+
+    @property
+    def options_text(self) -> str:
+        """As of a part."""
+        return options_text(self.options)
 
 
 @dataclass(frozen=True)

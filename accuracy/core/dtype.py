@@ -1,6 +1,29 @@
-"""The floating-point formats that the toolkit measures, by their names in torch, and which tensor is kept in which."""
+"""The floating-point formats that the toolkit measures, by their names in torch; which tensor is kept in which, and how
+exact it can be; and kinds of values for the annotations of dataclasses, which `accuracy.config.checks` checks."""
 
+import math
 from dataclasses import dataclass
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Lt
+
+Whole = Annotated[int, Ge(1), Lt(2**63)]
+FromZero = Annotated[int, Ge(0), Lt(2**63)]
+Finite = Annotated[float, Gt(-math.inf), Lt(math.inf)]
+Positive = Annotated[float, Gt(0), Lt(math.inf)]
+Share = Annotated[float, Gt(0), Lt(1)]
+
+
+class OneOf:
+    """The words that a field may hold: `Annotated[str, OneOf("causal", "full")]`."""
+
+    def __init__(self, *allowed: str) -> None:
+        self.allowed = allowed
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.literal_schema(list(self.allowed))
 
 
 @dataclass(frozen=True)
@@ -26,14 +49,19 @@ FORMATS = {
     "bfloat16": Format("bfloat16", 8, -126, 2), "float16": Format("float16", 11, -14, 2),
     "float32": Format("float32", 24, -126, 4), "float64": Format("float64", 53, -1022, 8),
 }  # fmt: skip
-
-
 INPUT_FORMATS = {"float8_e4m3": "e4m3", "float8_e5m2": "e5m2"}
 """Dtypes of inputs alone: q, k, v and dout are rounded to 8 bits, and a `HELD` tensor holds them exactly, as it holds
 all results. Their formats in `accuracy.core.quantisation`."""
 HELD = "bfloat16"
 DTYPES = FORMATS | dict.fromkeys(INPUT_FORMATS, FORMATS[HELD])
 """What a case may be said to have, and the format of its results."""
+PROBES = {
+    "zero_query": ("out", "lse"), "index_value": ("out", "lse"), "one_value": ("out",), "one_gradient": ("dq", "dk"),
+    "one_hot": (),  # each element of out, dq, dk and dv is one pair's: counted in steps/
+}  # fmt: skip
+"""Inputs whose exact answer is known without a computation, and the tensors that it is known of."""
+REFERENCE_ERROR = 1e-14
+"""Of the reference itself, relative (tests/reference holds it to that against 50 digits)."""
 
 
 def held(dtype: str) -> str:
@@ -46,15 +74,19 @@ def accumulation_dtype(dtype: str) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
+def tensor_dtype(tensor: str, dtype: str) -> str:
+    """The dtype in which a case of `dtype` stores `tensor`: lse, delta and dsink are kept in the accumulation dtype."""
+    return accumulation_dtype(dtype) if tensor in ("lse", "delta", "dsink") else held(dtype)
+
+
 def effective_dtype(tensor: str, dtype: str) -> str:
     """The precision that a case of `dtype` can give `tensor`: delta, computed from the stored out, has out's."""
-    return held(dtype) if tensor == "delta" else tensor_dtype(tensor, dtype)
+    return tensor_dtype("out" if tensor == "delta" else tensor, dtype)
 
 
 def coarser(one: str, other: str) -> str:
     """Of two dtypes the one of fewer significant bits; of an unknown one, the other."""
-    known = [name for name in (one, other) if name in FORMATS]
-    return min(known, key=lambda name: FORMATS[name].precision)
+    return min((name for name in (one, other) if name in FORMATS), key=lambda name: FORMATS[name].precision)
 
 
 def rounding_band(tensor: str, dtype: str) -> float:
@@ -66,8 +98,3 @@ def rounding_band(tensor: str, dtype: str) -> float:
     """
     form = FORMATS[effective_dtype(tensor, dtype)]
     return (8 if form.bytes == 2 else 1000) * form.unit_roundoff
-
-
-def tensor_dtype(tensor: str, dtype: str) -> str:
-    """The dtype in which a case of `dtype` stores `tensor`: lse, delta and dsink are kept in the accumulation dtype."""
-    return accumulation_dtype(dtype) if tensor in ("lse", "delta", "dsink") else held(dtype)

@@ -7,8 +7,7 @@ that dtype in every case, so that `float32` in a float64 case is a precision flo
 from dataclasses import dataclass
 from typing import Annotated
 
-from accuracy.core.dtype import FORMATS, INPUT_FORMATS, accumulation_dtype
-from accuracy.core.kinds import OneOf
+from accuracy.core.dtype import FORMATS, INPUT_FORMATS, OneOf, accumulation_dtype
 
 Dtype = Annotated[str, OneOf("input", "accumulate", *FORMATS)]
 Wire = Annotated[str, OneOf("input", "accumulate", *FORMATS, *INPUT_FORMATS)]

@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from accuracy.core.dtype import INPUT_FORMATS
+from accuracy.core.dtype import INPUT_FORMATS, FromZero, OneOf, Whole
 from accuracy.core.fields import pairs_of
-from accuracy.core.kinds import FromZero, OneOf, Whole
 
 PLACES = ("q", "k", "v", "p", "ds", "do", "out", "dq", "dk", "dv")
 """What may be quantised: operands of products, then results."""

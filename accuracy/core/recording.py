@@ -16,8 +16,8 @@ from typing import Annotated, Any
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
+from accuracy.core.dtype import FromZero, OneOf, Positive, Whole
 from accuracy.core.errors import ConfigError
-from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
 from accuracy.core.sharding import SHARDINGS
 
 SUFFIX = ".safetensors"

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le, Lt
 
-from accuracy.core.kinds import Finite, Positive, Share
+from accuracy.core.dtype import Finite, Positive, Share
 
 Shape = tuple[int, ...]
 Generator = np.random.Generator

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from accuracy.core.dtype import OneOf
 from accuracy.core.errors import one_line
-from accuracy.core.kinds import OneOf
 from accuracy.kernel.base import FLASH, NEEDS_CUDA, Abilities, Gradients, How, KernelKnobs
 
 INSTALL = "install attention-accuracy[flash4]"

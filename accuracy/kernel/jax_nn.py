@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Problem
-from accuracy.core.kinds import OneOf
+from accuracy.core.dtype import OneOf
 from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import in_jax
 from accuracy.kernel.block.sight import lse_beside

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from accuracy.core.dtype import FORMATS
-from accuracy.core.probes import REFERENCE_ERROR
+from accuracy.core.dtype import FORMATS, REFERENCE_ERROR
 from accuracy.results.derived import ratio
 from accuracy.runtime.rounding import spacing
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
+from accuracy.core.dtype import FromZero
 from accuracy.core.errors import WrongResult
-from accuracy.core.kinds import FromZero
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.results.table import ALL_TENSORS
 from accuracy.runtime import device

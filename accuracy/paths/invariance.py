@@ -17,8 +17,8 @@ from torch import Tensor
 
 from accuracy.core import plugins, sharding
 from accuracy.core.case import Case, Part, Variant
+from accuracy.core.dtype import FromZero
 from accuracy.core.errors import one_line
-from accuracy.core.kinds import FromZero
 from accuracy.inputs import drawing
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Named, Targets

@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 
 from accuracy.chart.view import Table, TableCell, grid
-from accuracy.core.dtype import DTYPES
+from accuracy.core.dtype import DTYPES, PROBES
 from accuracy.core.number import MISSING, TIMES, as_float, count, ratio
-from accuracy.core.probes import PROBES
 from accuracy.report.series import SINGLE_DEVICE, Facet, geometric_means, short_names, spoken
 from accuracy.results.table import ALL_RANKS, TENSORS
 from accuracy.verdict.facts import Facts, Worst

@@ -23,8 +23,7 @@ import numpy as np
 import pandas as pd
 
 from accuracy.core import fields
-from accuracy.core.dtype import FORMATS, effective_dtype, rounding_band
-from accuracy.core.probes import PROBES, REFERENCE_ERROR
+from accuracy.core.dtype import FORMATS, PROBES, REFERENCE_ERROR, effective_dtype, rounding_band
 from accuracy.core.quantisation import unit_roundoff
 from accuracy.results.run_table import RunTable
 from accuracy.results.table import ALL_RANKS, UNSUPPORTED

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from accuracy.core import fields
+from accuracy.core.dtype import PROBES
 from accuracy.core.errors import printable
 from accuracy.core.number import count
-from accuracy.core.probes import PROBES
 from accuracy.results import table
 
 if TYPE_CHECKING:

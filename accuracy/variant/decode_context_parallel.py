@@ -12,7 +12,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from accuracy.core.kinds import OneOf
+from accuracy.core.dtype import OneOf
 from accuracy.core.masks import Block
 from accuracy.core.precision import Dtype
 from accuracy.kernel.base import dtype_of

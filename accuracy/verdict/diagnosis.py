@@ -10,10 +10,9 @@ from typing import Any
 import pandas as pd
 
 from accuracy.core import fields
-from accuracy.core.dtype import DTYPES
+from accuracy.core.dtype import DTYPES, PROBES
 from accuracy.core.errors import NOT_SHARED
 from accuracy.core.number import count
-from accuracy.core.probes import PROBES
 from accuracy.results.table import ALL_RANKS, FAILED, OK, TOO_FEW_RANKS
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, times_single_device

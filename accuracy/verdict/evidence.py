@@ -15,9 +15,8 @@ import numpy as np
 import pandas as pd
 
 from accuracy.core import fields
-from accuracy.core.dtype import FORMATS, effective_dtype, rounding_band
+from accuracy.core.dtype import FORMATS, PROBES, REFERENCE_ERROR, effective_dtype, rounding_band
 from accuracy.core.fields import pairs_of
-from accuracy.core.probes import PROBES, REFERENCE_ERROR
 from accuracy.core.quantisation import unit_roundoff, wire_roundoff
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, RERUN_COUNTS
 from accuracy.verdict import inside

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from accuracy.core.probes import PROBES
+from accuracy.core.dtype import PROBES
 
 INVALID = "invalid"
 LOGIC = "logic"

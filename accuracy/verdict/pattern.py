@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 
 from accuracy.core import fields
-from accuracy.core.dtype import DTYPES
-from accuracy.core.probes import PROBES
+from accuracy.core.dtype import DTYPES, PROBES
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS
 from accuracy.verdict.evidence import INDEPENDENT, times_single_device
 from accuracy.verdict.facts import FORWARD, leading

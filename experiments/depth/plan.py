@@ -16,9 +16,8 @@ from accuracy.config.read import Configuration
 from accuracy.config.resolve import keys_of, resolved
 from accuracy.core import fields
 from accuracy.core.case import Case, digest
-from accuracy.core.dtype import FORMATS
+from accuracy.core.dtype import FORMATS, FromZero, OneOf, Positive, Whole
 from accuracy.core.errors import ConfigError, one_line
-from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
 from accuracy.core.sharding import lengths_of
 from accuracy.execute.plan import plan
 from accuracy.execute.settle import read_settled

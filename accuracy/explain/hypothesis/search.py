@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.core.dtype import FORMATS, effective_dtype
-from accuracy.core.probes import REFERENCE_ERROR
+from accuracy.core.dtype import FORMATS, REFERENCE_ERROR, effective_dtype
 from accuracy.explain import beyond
 from accuracy.explain.hypothesis import backward, blocks, cast, constant, mask, merge, moved, pairs, partial
 from accuracy.explain.hypothesis.attention import MOST_PAIRS, MOST_SCORES, Attention

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.core.kinds import OneOf
+from accuracy.core.dtype import OneOf
 from accuracy.core.quantisation import FORMATS, POLICIES, Policy
 from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs, package_missing, square
 from accuracy.kernel.lowp.operand import cast

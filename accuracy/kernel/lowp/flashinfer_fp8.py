@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from accuracy.core.kinds import OneOf
+from accuracy.core.dtype import OneOf
 from accuracy.core.quantisation import POLICIES
 from accuracy.kernel.base import Abilities, How, KernelKnobs, package_missing
 from accuracy.kernel.lowp.operand import Operand, cast

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 from torch import Tensor
 
 from accuracy.core.case import Problem
-from accuracy.core.kinds import FromZero, OneOf, Whole
+from accuracy.core.dtype import FromZero, OneOf, Whole
 from accuracy.core.quantisation import NOT, POLICIES, Policy, policy_of
 from accuracy.kernel.base import ALL_DTYPES, WITHOUT_DROPOUT, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.lowp import attention, tensor_core

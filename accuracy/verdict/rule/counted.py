@@ -27,9 +27,8 @@ import math
 
 import numpy as np
 
-from accuracy.core.dtype import FORMATS, rounding_band
+from accuracy.core.dtype import FORMATS, PROBES, rounding_band
 from accuracy.core.masks import keys_seen
-from accuracy.core.probes import PROBES
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import TIMES_QUANTISED, Evidence

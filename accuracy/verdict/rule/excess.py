@@ -60,7 +60,7 @@ import math
 
 import numpy as np
 
-from accuracy.core.probes import REFERENCE_ERROR
+from accuracy.core.dtype import REFERENCE_ERROR
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, Evidence, times_single_device
 from accuracy.verdict.floor import LEVEL

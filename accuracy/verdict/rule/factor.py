@@ -29,8 +29,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from accuracy.core.dtype import FORMATS, effective_dtype
-from accuracy.core.probes import REFERENCE_ERROR
+from accuracy.core.dtype import FORMATS, REFERENCE_ERROR, effective_dtype
 from accuracy.core.quantisation import unit_roundoff
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict import inside

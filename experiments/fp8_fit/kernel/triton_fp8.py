@@ -13,7 +13,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
-from accuracy.core.kinds import FromZero, OneOf, Whole
+from accuracy.core.dtype import FromZero, OneOf, Whole
 from accuracy.core.quantisation import POLICIES, Policy, policy_of
 from accuracy.kernel.base import Abilities, Gradients, How, package_missing
 from accuracy.kernel.lowp.operand import Operand, cast, turned_back
