@@ -45,9 +45,15 @@ class Conditions:
     conditions: bool = False
 
 
-REPEATS = ("repeat", "poison", "unwaited", "future")
-ALONE = ("trace", "explain", "places", "conditions")
-"""Keys that are called as their observer, which has no options."""
+OPTIONS_OF = {
+    "repeats": ("repeat", "poison", "unwaited", "future"),
+    "invariance": ("batchmates", "order", "length", "queries", "chunk", "pages", "splits"),
+    "trace": ("trace",),
+    "explain": ("explain",),
+    "places": ("places",),
+    "conditions": ("conditions",),
+}
+"""By observer, the older keys that ask for it; the last four have no options."""
 
 
 def observers(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterator[Part]:
@@ -58,10 +64,11 @@ def observers(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterator[Pa
     asked = {name: dict(node or {}) for name, node in nodes.items()} if isinstance(nodes, Mapping) else nodes
     given = {"conditions": config["conditions"]} if "conditions" in config else {}
     old = vars(check(Reruns, "reruns", config.get("reruns", {}))) | vars(check(Conditions, "", given))
-    for key, value in old.items():
-        if value:
-            name = "repeats" if key in REPEATS else key if key in ALONE else "invariance"
-            asked.setdefault(name, {}).update({} if key in ALONE else {key: value})
+    for name, keys in OPTIONS_OF.items():
+        if any(old[key] for key in keys):
+            options = {} if name in keys else {key: old[key] for key in keys}
+            given_here = asked.get(name, {})
+            asked[name] = {**options, **given_here, **{key: value for key, value in options.items() if value}}
     found = list(parts("observers", asked, folders))
     for part in found:
         if found.count(part) < len([each for each in found if each.name == part.name]):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from accuracy.config import find
-from accuracy.core.case import Case
+from accuracy.core.case import Case, Part
 from accuracy.core.errors import ConfigError
 from accuracy.execute.plan import Planned, plan
 from accuracy.inputs import drawing
@@ -132,6 +132,8 @@ def leaf_changes(value: Any) -> Iterator[tuple[str, Any]]:
         content = getattr(value, field.name)
         if dataclasses.is_dataclass(content):
             others = [(f"{field.name}.{path}", other) for path, other in leaf_changes(content)]
+        elif field.name == "observers":
+            others = [(field.name, (Part("explain", "accuracy.explain.hypothesis.search"),))]
         elif isinstance(content, tuple):
             others = [(field.name, (*content, ("knob", 1)))]
         elif isinstance(content, str):

@@ -52,8 +52,7 @@ TWO = {  # words with which a run plans two cases that differ in that field alon
     "heads_kv": ("problem.heads_kv=[2,4]",),
     "head_dim": ("problem.softmax_scale=0.3", "problem.head_dim=[8,16]"),
     "softmax_scale": ("problem.softmax_scale=[null,0.3]",),
-    "reruns": ("+also.b={reruns:{repeat:1}}",),
-    "conditions": ("conditions=true",),
+    "observers": ("+also.b={reruns:{repeat:1}}",),
 }
 BY_HAND: dict[str, Callable[[Case], Case]] = {  # what a command line chooses only with something else
     "kernel": lambda case: replace(case, kernel=replace(case.kernel, name="own")),
@@ -62,7 +61,6 @@ BY_HAND: dict[str, Callable[[Case], Case]] = {  # what a command line chooses on
     "device": lambda case: replace(case, device="cuda"),
     "parts": lambda case: replace(case, kernel=replace(case.kernel, source="my.eager")),
     "policies": lambda case: replace(case, forward_precision=replace(case.forward_precision, merge="double")),
-    "conditions": lambda case: replace(case, conditions=False),
 }
 EVERY = [each.name for each in fields.FIELDS]
 IN_TABLES = [each.name for each in fields.FIELDS if each.role != fields.CONTENT]
