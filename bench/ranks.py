@@ -21,7 +21,7 @@ from accuracy.execute.ranks.rank_loop import END, Rank, Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
-from accuracy.simulate.program import Ran
+from accuracy.simulate.program import Mode, Ran
 from accuracy.world.base import Tensors
 from tests.measuring import configuration
 
@@ -72,11 +72,11 @@ def timed(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[None
     rank = Rank(task, ranks)
     spent: list[tuple[float, float]] = []
 
-    def run(case: Case, shards: Sequence[Tensors]) -> Ran:
+    def run(case: Case, shards: Sequence[Tensors], mode: Mode) -> Ran:
         if case.device == "cuda":
             torch.cuda.synchronize()
         begin = time.perf_counter()
-        ran = rank.run_all(case, shards)
+        ran = rank.run_all(case, shards, mode)
         spent.append((time.perf_counter() - begin, ran.cost.seconds))
         return ran
 

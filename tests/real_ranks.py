@@ -18,7 +18,7 @@ from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.inputs.drawing import draw_shard
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
-from accuracy.simulate.program import Ran
+from accuracy.simulate.program import PLAIN, Mode, Ran
 from accuracy.world.base import Tensors
 
 
@@ -53,7 +53,7 @@ def serve(task: Task, ranks: Ranks, pending: Sequence[Any]) -> Iterator[None]:
     while (case := task.cases[number]) is not None:
         rank.prepare(number)
         try:
-            ran = rank.run_all(case, [draw_shard(case, 0)])
+            ran = rank.run_all(case, [draw_shard(case, 0)], PLAIN)
             answer: Any = Ran([tuple(x if x is None else x.cpu() for x in each) for each in ran.results], ran.cost)
         except Exception as error:
             answer = error
@@ -77,7 +77,7 @@ class RealRanks:
         self.thread = threading.Thread(target=self.agent.run, daemon=True)
         self.thread.start()
 
-    def run(self, case: Case, shards: Sequence[Tensors]) -> Ran:
+    def run(self, case: Case, shards: Sequence[Tensors], mode: Mode = PLAIN) -> Ran:
         """The ranks draw the inputs themselves: of `shards`, only the device counts."""
         put(self.path / f"case-{self.number}", replace(case, world="processes"))
         answer = awaited(self.path / f"answer-{self.number}", self.thread)

@@ -6,15 +6,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from accuracy.kernel.lowp.triton_fp8 import KERNEL as TRITON
 from torch import Tensor
 
 from accuracy.config.checks import check
+from accuracy.core import plugins
 from accuracy.core.errors import ConfigError
+from accuracy.core.paths import EXPERIMENTS
 from accuracy.core.quantisation import POLICIES, Policy, policy_of, unit_roundoff
 from accuracy.kernel.lowp.quantised import KERNEL
 from tests.kernel.problem import NAMES, Problem, measured, posed, relative, results
 
+TRITON = plugins.load(str(EXPERIMENTS / "fp8_fit/kernel/triton_fp8.py")).KERNEL
 DOUBLE = Problem(queries=130, keys=200, heads=4, heads_kv=2, dim=64, dtype=torch.float64, scale=0.125)
 SINGLE = replace(DOUBLE, dtype=torch.float32)
 

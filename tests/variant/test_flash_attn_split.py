@@ -29,7 +29,7 @@ def test_it_asks_the_package_for_its_number_of_parts(monkeypatch: pytest.MonkeyP
     case = replace(only.case, variant=Variant("split", "contiguous", SCHEDULE, SCHEDULE, (("splits", 4),)))
     shards = [Pipeline("test", Cache(None, 0.0)).targets(case).given.tensors]
     monkeypatch.setattr(flash_attn, "_interface", lambda: SimpleNamespace(flash_attn_with_kvcache=with_cache))
-    (results,) = simulate(case, shards, flash_attn.FlashAttn()).results
+    (results,) = simulate(case, shards, kernel=flash_attn.FlashAttn()).results
     assert asked == [(3, 40, 0.25, True, 4, True)]
     expected = with_cache(*shards[0][:3], softmax_scale=0.25, causal=True, num_splits=0, return_softmax_lse=True)
     assert all(torch.equal(a, b) for a, b in zip(results[:2], expected, strict=True))

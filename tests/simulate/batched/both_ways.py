@@ -60,7 +60,7 @@ def cases(*words: str) -> list[tuple[Case, list[Tensors]]]:
 def differing(case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None) -> list[str]:
     """Where the two ways differ in a bit: rank and place of the tensor."""
     alone = simulate(case, shards, batched=False).results
-    batched = simulate(case, shards, kernel).results
+    batched = simulate(case, shards, kernel=kernel).results
     return [
         f"{case.variant.name} W={case.world_size} {case.dtype} rank {rank} tensor {place}"
         for rank, (mine, theirs) in enumerate(zip(alone, batched, strict=True))

@@ -88,4 +88,4 @@ def test_an_error_says_what_it_was_and_whose_call(
     monkeypatch.setattr("accuracy.simulate.batched.fold.position_is_irrelevant", lambda x: True)
     ((case, shards),) = cases("world_size=4", *words)
     with pytest.raises(RankFailed, match=message):
-        simulate(case, shards, kernel(build_kernel(case), calls))
+        simulate(case, shards, kernel=kernel(build_kernel(case), calls))
