@@ -134,7 +134,7 @@ def unsupported(case: Case, stack: Stack) -> str | None:
             return f"problem.{name} has no place in a stack, {why}; drop it"
     if lengths_of(case.variant.sharding):
         return f"sharding={case.variant.sharding} has no place in a stack, whose ranks hold as many words; drop it"
-    if case.observers:
+    if any(each.name != "other_path" for each in case.observers):
         return "observers are of attention alone; drop them, or leave the stack to `accuracy`"
     if problem.head_dim % 2:
         return f"RoPE turns pairs: problem.head_dim={problem.head_dim} is odd; use an even one"

@@ -139,7 +139,7 @@ def test_a_slip_in_a_kernel_is_seen(tmp_path: Path, monkeypatch, file: str, befo
     if file != "forward":
         name = "row_statistics" if file == "backward" else file
         monkeypatch.setattr(backward, name, getattr(module, name))
-    gradients = backward.split(dout, q, k, v, *right, **how, gradient_dtype=q.dtype)
+    gradients = backward.gradients(dout, q, k, v, *right, **how, gradient_dtype=q.dtype)
     found = errors((out, lse, *gradients), PROBLEM.reference(q, k, v, dout), q.dtype)
     seen = {name for name, error in found.items() if not error < 1}
     assert seen >= tensors, found

@@ -22,7 +22,7 @@ MISTAKES = (
     ("dtype=float8_e4m3", "dtype=float8_e4m3 is of attention's inputs"),
     ("world=processes", "world=processes has no stacks; use world=simulated"),
     ("variant=split_kv world_size=1", "variant split_kv gives no gradients; use one with a backward"),
-    ("reruns.repeat=1", "reruns and conditions are of attention alone"),
+    ("reruns.repeat=1", "observers are of attention alone"),
     ("problem.head_dim=3", "RoPE turns pairs: problem.head_dim=3 is odd"),
     ("stack.width=16777216 stack.layers=100", "GiB of cpu memory, "),
     ("problem.seqlen=18 world_size=4", "problem.seqlen=18 does not divide into 4 equal parts"),
