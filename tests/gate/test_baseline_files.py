@@ -147,7 +147,7 @@ def test_damage_that_somebody_signed_is_refused_or_hits_nothing_that_is_compared
 ) -> None:
     """No traceback, and a pass only on the numbers that were there; unsigned, SHA256SUMS tells."""
     draw, statuses, numbers = random.Random(4711), [], values(good)
-    for number in range(1000 if stress else 30):
+    for number in range(1000 if stress else 16):
         folder = Path(shutil.copytree(good, tmp_path / str(number)))
         path = folder / ("run.json", "results.parquet")[number % 2]
         how = damage(path, draw)

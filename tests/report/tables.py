@@ -11,7 +11,7 @@ from accuracy.report.folder import Run, read_folder
 from tests.report.synthetic import Shape, write_run
 
 HEALTHY = dict.fromkeys(("single_device", "ring", "zigzag", "bpt", "llama3"), 0.0)
-FEW = Shape(("single_device", "ring", "zigzag"), ("bfloat16",), (1, 2, 4), reasons=(), exponents=HEALTHY)
+FEW = Shape(("single_device", "ring", "zigzag"), ("bfloat16",), (1, 2, 4), (0, 2), reasons=(), exponents=HEALTHY)
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 

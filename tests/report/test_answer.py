@@ -55,7 +55,7 @@ EXPECTED: dict[str, tuple[tables.Shape, Change | None, str, Cell]] = {
                       ("dk", "bfloat16", 2, 1.26, 0)),
     "failed": (shape(variants=(), reasons=("no float64", "out of memory")), None,
                "Nothing was measured. 1 case failed and 1 case is unsupported: out of memory.", None),
-    "partial": (shape(record={"planned": 99, "ended": None}), None, "Partial run (21 of 99 cases). No bug", HEALTHY),
+    "partial": (shape(record={"planned": 99, "ended": None}), None, "Partial run (14 of 99 cases). No bug", HEALTHY),
 }  # fmt: skip
 
 
@@ -73,9 +73,9 @@ def test_the_headline_is_about_the_worst_of_what_is_wrong(name: str, tmp_path: P
     found = answer_of(material_of(run))
     assert found.title.startswith(first)
     assert contradictions(found.title, run.measured) == []
-    worst = found.worst and (found.worst.tensor, found.worst.dtype, found.worst.world_size, found.worst.rank)
-    assert worst == (cell and (*cell[:3], cell[4]))
-    assert not found.worst or not cell or found.worst.times == pytest.approx(cell[3], rel=0.01)
+    worst = found.worst
+    seen = worst and (worst.tensor, worst.dtype, worst.world_size, pytest.approx(worst.times, rel=0.01), worst.rank)
+    assert seen == cell
 
 
 WRONG = {
@@ -170,15 +170,14 @@ def test_a_measured_table_s_headline_is_not_contradicted_by_it(name: str) -> Non
 
 @published
 def test_a_published_answer_leads_where_the_table_bears_it_out_and_else_the_verdict() -> None:
-    """That tables bear an Answer out is held by `make lint`. Of all the worst would be zigzag's with lse=float64."""
-    run = read_folder(REPORTS / "attribution" / "nvidia-h200")
+    """That tables bear an Answer out is held by `make lint`. Of all the worst would be zigzag's, diagonal last."""
+    run = read_folder(REPORTS / "remedies" / "nvidia-h200-x2")
     found = answer_of(material_of(run))
+    assert found.title == prose.answer("remedies")[0]
     assert found.worst is not None
-    worst = found.worst.tensor, found.worst.series.startswith("ring"), "lse=" in found.worst.series
-    assert worst == ("dv", True, False)
-    assert found.title == prose.answer("attribution")[0]
-    rounded = run.results["precision"].str.contains("lse=")  # makes more than 1% then, which the Answer denies
-    object.__setattr__(run, "results", tables.times(run.results, rounded, 10.0))
+    assert found.worst.named == "ring"  # the case that the Answer names
+    worse = tables.times(run.results, run.results["rank"] >= -1, 10.0)
+    object.__setattr__(run, "results", worse)
     assert answer_of(material_of(run)).title != found.title
 
 
@@ -189,10 +188,9 @@ def test_stacks_are_answered_by_their_worst_gradient(tmp_path: Path) -> None:
     record = json.loads((source / "run.json").read_text())
     (source / "run.json").write_text(json.dumps({**record, "experiment": "adhoc"}))
     found = answer_of(material_of(read_folder(source)))
-    for part in ("Through 32 layers", "within 1.08 times", "d_value of layer 1 of 32, of zigzag at 4 ranks"):
-        assert part in found.title
-    assert found.picture is not None
-    assert found.matrix is not None
+    parts = ("Through 32 layers", "within 1.08 times", "d_value of layer 1 of 32, of zigzag at 4 ranks")
+    assert [part for part in parts if part not in found.title] == []
+    assert None not in (found.picture, found.matrix)
     rows = pd.read_parquet(source / "results.parquet")
     rows.loc[(rows["variant"] == "zigzag") & (rows["tensor"] == "dx"), "nonfinite"] = 3
     rows.to_parquet(source / "results.parquet")

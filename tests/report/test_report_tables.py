@@ -45,19 +45,15 @@ def test_the_colour_is_logarithmic_and_positions_are_shown_where_chunks_are_legi
     assert [chosen_world(sizes) for sizes in ([1, 2, 8, 64], [1, 64, 32], [1])] == [8, 32, 1]
 
 
-def test_reasons_are_grouped_with_failures_first(tmp_path: Path) -> None:
-    shape = Shape((), reasons=("no float64", "out of memory", "no float64"))
-    found = reasons(read_folder(write_run(tmp_path, shape)).cases)
-    assert [(reason.heading, reason.reason) for reason in found] == [
-        ("1 case failed", "out of memory"), ("2 cases unsupported", "no float64")
-    ]  # fmt: skip
-    assert found[0].command.startswith("accuracy variant=ring kernel=eager inputs=gaussian dtype=float64 world_size=32")
-    assert found[1].command == ""  # it would be unsupported again
-
-
-def test_a_run_of_kernels_alone_is_compared_with_the_floor(tmp_path: Path) -> None:
+def test_reasons_are_grouped_with_failures_first_and_kernels_alone_are_compared_with_the_floor(tmp_path: Path) -> None:
     """Every kernel is its own single device: a ratio of 1 everywhere would say nothing. (Synthetic floors are 0.8.)"""
-    run = read_folder(write_run(tmp_path, Shape(("single_device",), ("bfloat16",), reasons=())))
+    reasons_given = ("no float64", "out of memory", "no float64")
+    run = read_folder(write_run(tmp_path, Shape(("single_device",), ("bfloat16",), reasons=reasons_given)))
+    failed, unsupported = reasons(run.cases)
+    assert (failed.heading, failed.reason) == ("1 case failed", "out of memory")
+    assert (unsupported.heading, unsupported.reason) == ("2 cases unsupported", "no float64")
+    assert failed.command.startswith("accuracy variant=ring kernel=eager inputs=gaussian dtype=float64 world_size=32")
+    assert unsupported.command == ""  # it would be unsupported again
     assert preset_of(answer_of(material_of(run)).worst, with_labels(run.results))["y"] == "x_floor"
 
 
