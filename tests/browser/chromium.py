@@ -32,22 +32,22 @@ def started() -> Iterator[Any]:
 
 
 class Visit:
-    """An open page with everything it said and asked for; every part unfolded, unless told otherwise."""
+    """An open page with everything it said and asked for; every part unfolded, where that is asked for."""
 
-    def __init__(self, browser: Any, path: Path, unfold: bool = True, **options: Any) -> None:
-        self.page = browser.new_page(**options)
+    def __init__(self, browser: Any, path: Path, unfold: bool = False, scripts: bool = True, **options: Any) -> None:
+        size = {"width": options.pop("width", 1440), "height": 900}
+        self.page = browser.new_page(viewport=size, java_script_enabled=scripts, **options)
         self.said: list[str] = []
         self.requested: list[str] = []
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("request", lambda request: self.requested.append(request.url))
         self.page.goto(path.as_uri())
-        if options.get("java_script_enabled", True):
+        if scripts:
             self.page.wait_for_selector(f"{DRAWN}, #cells tbody tr", state="attached")
         if unfold:
             self.page.locator("details").evaluate_all("parts => parts.forEach((part) => { part.open = true; })")
-            if self.page.locator("#row-explorer").count() and options.get("java_script_enabled", True):
-                self.page.wait_for_selector("#row-explorer [role=status]:not(:empty)")
+            self.page.wait_for_selector("#row-explorer [role=status]:not(:empty)")
 
     def __enter__(self) -> "Visit":
         return self
@@ -59,10 +59,15 @@ class Visit:
         """Wait until every view shows the state of the bar."""
         self.page.wait_for_selector(DRAWN)
 
-    def choose(self, name: str, value: str) -> None:
-        """Choose a value in the bar; every view has followed."""
-        self.page.locator("#bar").get_by_label(name, exact=True).select_option(value)
-        self.settled()
+    def choose(self, **values: str) -> None:
+        """Choose values in the bar; every view has followed."""
+        for name, value in values.items():
+            self.page.locator("#bar").get_by_label(name, exact=True).select_option(value)
+            self.settled()
+
+    def rows(self, which: str) -> None:
+        """Choose which rows the table of all rows shows: case, all."""
+        self.page.get_by_role("combobox", name="Rows", exact=True).select_option(which)
 
     def chosen(self) -> dict[str, str]:
         """What the bar shows, by label."""
@@ -78,6 +83,6 @@ class Visit:
     def status(self) -> str:
         return str(self.page.locator("#row-explorer [role=status]").inner_text())
 
-    def asked(self, path: Path) -> bool:
-        """Whether it asked for anything but itself."""
-        return [url for url in self.requested if not url.startswith("data:")] != [path.as_uri()]
+    def is_quiet(self, path: Path) -> bool:
+        """Whether it said nothing and asked for nothing but itself."""
+        return not self.said and [url for url in self.requested if not url.startswith("data:")] == [path.as_uri()]

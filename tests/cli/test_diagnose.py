@@ -5,15 +5,8 @@ import pytest
 from accuracy.cli import FAULTY
 from tests.command_line import TINY, CommandLine
 
-SHORT = (
-    *TINY,
-    "experiment=diagnose",
-    "device=cpu",
-    "also=null",
-    "world_size=2",
-    "kernel=eager",
-    "dtype=[bfloat16,float64]",
-)
+SHORT = (*TINY, "experiment=diagnose", "device=cpu", "also=null", "world_size=2", "kernel=eager",
+         "dtype=[bfloat16,float64]")  # fmt: skip
 WRONG = [f"+variant.wrong.{way}=tests.fault.planted:dropped_key" for way in ("forward", "backward")]
 CASES = {
     "rounding": (("variant=ring",), 0, "ring merely rounds"),

@@ -19,8 +19,6 @@ def test_a_sweep_has_one_report_of_all_its_jobs_in_its_folder(accuracy: CommandL
     assert {*run.results["variant"]} == {"ring", "zigzag"}
     assert (len(run.cases), run.planned, run.missing_cases, bool(run.record["ended"])) == (2, 2, 0, True)
     assert run.record["argv"] == ["accuracy", *WORDS, "hydra.sweep.dir=here"]
-    page = (tmp_path / "here" / "report.html").read_text()
-    assert "of zigzag" in page or "of ring" in page
 
 
 def test_a_sweep_without_a_folder_goes_on_in_those_of_the_same_commands(accuracy: CommandLine, tmp_path: Path) -> None:
@@ -28,11 +26,7 @@ def test_a_sweep_without_a_folder_goes_on_in_those_of_the_same_commands(accuracy
     answer = accuracy(*WORDS)
     assert (alone.status, answer.status) == (0, 0)
     (place,) = (tmp_path / "outputs").glob("sweep-*")
-    assert sorted(path.name for path in place.iterdir()) == [
-        "multirun.yaml",
-        "report.html",
-        "sweep.json",
-    ]  # the first is Hydra's
+    assert {path.name for path in place.iterdir()} == {"multirun.yaml", "report.html", "sweep.json"}
     jobs = json.loads((place / "sweep.json").read_text())["jobs"]
     assert len(jobs) == 2
     assert {Path(job).parent.name for job in jobs} == {"outputs"}

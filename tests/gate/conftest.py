@@ -25,9 +25,7 @@ def gate(tmp_path: Path, baseline: Path, capsys: pytest.CaptureFixture[str]) -> 
     def answer(made: MadeUp | Path, *words: str, against: Path | None = baseline) -> Answer:
         run = made if isinstance(made, Path) else write_run(tmp_path / "run", made)
         capsys.readouterr()
-        given = [str(run), *(["--baseline", str(against)] if against else []), *words]
-        status = check.main(given)
-        captured = capsys.readouterr()
-        return Answer(int(status), captured.out, captured.err)
+        status = check.main([str(run), *(["--baseline", str(against)] if against else []), *words])
+        return Answer(int(status), *capsys.readouterr())
 
     return answer

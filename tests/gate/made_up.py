@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from accuracy.results import completeness, storage, table
 from accuracy.results.completeness import Promise
 from accuracy.results.derived import with_derived
-from tests.report.synthetic import Shape, identity, record
+from tests.report.synthetic import Shape, identity, metrics, record
 
 FINGERPRINT = {
     "accuracy": "0.1.0", "code": "c0de", "device": "Some GPU", "torch": "2.11.0", "cuda": "13.0",
@@ -51,65 +51,58 @@ class MadeUp:
 
 
 def write_run(folder: Path, made: MadeUp = MadeUp()) -> Path:
-    """A run folder as `accuracy` writes it."""
+    """A run folder as `accuracy` writes it, with its plan, closed where the run ended."""
     shutil.rmtree(folder / "results", ignore_errors=True)
     (folder / "results").mkdir(parents=True)
-    cases = list(_cases(made))
-    rows = _table(made, cases)
+    cases, rows, about = _made(made)
     first = 0
     for count in rows["case_id"].value_counts().to_pylist():  # in the order in which they come
         path = folder / "results" / f"{count['values']}.parquet"
         pq.write_table(rows.slice(first, count["counts"]), path, use_dictionary=False, write_statistics=False)
         first += count["counts"]
-    storage.write_json(folder / "run.json", _planned(_record(made, cases), cases, rows))
+    promises = {case["case_id"]: Promise(case["seed"], case["world_size"], case["code"]) for case, _ in cases}
+    plan = completeness.new_plan(promises, about["fingerprint"]["device"])
+    if about["ended"]:
+        plan = completeness.closed_plan(plan, with_derived(rows.to_pandas()))
+    storage.write_json(folder / "run.json", about | {"plan": plan})
     return folder
 
 
 def write_baseline(folder: Path, made: MadeUp = MadeUp()) -> Path:
     """A published folder with its sums."""
     folder.mkdir(parents=True, exist_ok=True)
-    cases = list(_cases(made))
-    pq.write_table(_table(made, cases), folder / "results.parquet")
-    storage.write_json(folder / "run.json", _record(made, cases))
+    _, rows, about = _made(made)
+    pq.write_table(rows, folder / "results.parquet")
+    storage.write_json(folder / "run.json", about)
     storage.write_sums(folder)
     return folder
 
 
-def _planned(about: Row, cases: Cases, rows: pa.Table) -> Row:
-    """The record with the plan that a run writes, closed where the run ended."""
-    promises = {case["case_id"]: Promise(case["seed"], case["world_size"], case["code"]) for case, _ in cases}
-    plan = completeness.new_plan(promises, about["fingerprint"]["device"])
-    return about | {"plan": completeness.closed_plan(plan, with_derived(rows.to_pandas())) if about["ended"] else plan}
-
-
-def _table(made: MadeUp, cases: Cases) -> pa.Table:
+def _made(made: MadeUp) -> tuple[Cases, pa.Table, Row]:
+    """The cases, the table, and the record without a plan."""
+    cases = [(about, list(_rows(made, about))) for about in _cases(made)]
     rows = [row for about, each in cases for row in made.change(about, each) or []]
     frame = pd.DataFrame(rows).reindex(columns=table.RESULTS_SCHEMA.names)
-    return pa.Table.from_pandas(frame, table.RESULTS_SCHEMA, preserve_index=False)
-
-
-def _cases(made: MadeUp) -> Iterator[tuple[Row, list[Row]]]:
-    for variant in made.variants:
-        for dtype in made.dtypes:
-            for size in [1] if variant == "single_device" else made.sizes:
-                for seed in made.seeds:
-                    about = _about(made, variant, dtype, size, seed)
-                    yield about, list(_rows(made, about))
+    provenance = {"git_commit": "0123456789abcdef", "dirty": False, "driver": "580", **made.provenance}
+    own = {"experiment": "made_up", "fingerprint": made.fingerprint, "provenance": provenance, **made.about}
+    written = pa.Table.from_pandas(frame, table.RESULTS_SCHEMA, preserve_index=False)
+    return cases, written, record([about["case_id"] for about, _ in cases]) | own
 
 
 def case_id(variant: str, dtype: str, size: int, seed: int) -> str:
     return f"{variant}-{dtype}-{size}-{seed}"
 
 
-def _about(made: MadeUp, variant: str, dtype: str, size: int, seed: int) -> Row:
-    own = {"case_id": case_id(variant, dtype, size, seed), "kernel": "flash_attn", "rank": -1}
-    changes = {"experiment": "made_up", "kernel_options": "deterministic=True", "inputs_options": "std=1.0"}
-    return (
-        identity(Shape(), variant, dtype, size, seed)
-        | own
-        | changes
-        | {"code": "c0de", "device": made.fingerprint["device"]}
-    )
+def _cases(made: MadeUp) -> Iterator[Row]:
+    for variant in made.variants:
+        for dtype in made.dtypes:
+            for size in [1] if variant == "single_device" else made.sizes:
+                for seed in made.seeds:
+                    yield identity(Shape(), variant, dtype, size, seed) | {
+                        "case_id": case_id(variant, dtype, size, seed), "experiment": "made_up", "rank": -1,
+                        "kernel": "flash_attn", "kernel_options": "deterministic=True", "inputs_options": "std=1.0",
+                        "code": "c0de", "device": made.fingerprint["device"],
+                    }  # fmt: skip
 
 
 def _rows(made: MadeUp, about: Row) -> Iterator[Row]:
@@ -118,17 +111,14 @@ def _rows(made: MadeUp, about: Row) -> Iterator[Row]:
         stream = np.random.default_rng([made.luck, sum(map(ord, variant + dtype)), size, seed, place])
         noise = math.exp(stream.normal(0, made.spread))
         floor = 3e-8 if tensor == "lse" else 1.7e-3 if dtype == "bfloat16" else 2.1e-4
-        single_device = 1.3 * floor
         times = (1.0 if variant == "single_device" else TRUE[tensor]) * noise
-        error = single_device * times * made.worse(variant, dtype, size, tensor, seed)
+        error = 1.3 * floor * times * made.worse(variant, dtype, size, tensor, seed)
         bias, gain = stream.normal(0, 0.01, 2)  # of 10,000 elements
         for rank in range(-1, size):
             yield {
-                **about, "tensor": tensor, "rank": rank, "error_max": 8 * error, "error_mean": error / 3,
-                "error_rms": error / 2, "error_bias": bias * error / 2, "error_gain": gain * error,
-                "error_gain_se": 0.01 * error, "error_rel": error, "single_device_rel": single_device, "single_device_max": 8 * single_device,  # noqa: E501
-                "floor_rel": floor, "x_floor": error / floor, "x_single_device": error / single_device, "nonfinite": 0,
-                "seconds": 0.1, "peak_bytes": 1,
+                **about, "tensor": tensor, "rank": rank, **metrics(error, 1.3 * floor, floor), "seconds": 0.1,
+                "error_bias": bias * error / 2, "error_gain": gain * error, "error_gain_se": 0.01 * error,
+                "peak_bytes": 1,
             }  # fmt: skip
 
 
@@ -141,10 +131,3 @@ def with_error(row: Row, error: float, single_device: float) -> Row:
 def without_numbers(about: Row, status: str, reason: str) -> list[Row]:
     """The row of a case that failed or was unsupported."""
     return [{**about, "status": status, "reason": reason}]
-
-
-def _record(made: MadeUp, cases: Cases) -> Row:
-    ids = [about["case_id"] for about, _ in cases]
-    provenance = {"git_commit": "0123456789abcdef", "dirty": False, "driver": "580", **made.provenance}
-    own = {"experiment": "made_up", "cases": ids, "fingerprint": made.fingerprint, "provenance": provenance}
-    return record([]) | own | made.about

@@ -21,9 +21,7 @@ class Scaled(torch.autograd.Function):
 
 def loses_a_block(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
     """From the 17th key on, the first key is taken for another one."""
-    if k.shape[1] >= 17:
-        k = torch.cat([k[:, 1:2], k[:, 1:]], 1)
-    return eager(q, k, v, **how)
+    return eager(q, torch.cat([k[:, 1:2], k[:, 1:]], 1) if k.shape[1] >= 17 else k, v, **how)
 
 
 def overflows(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:

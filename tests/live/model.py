@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_bytes()
 HEADS, KEY_HEADS, WIDTH = 4, 2, 16
@@ -29,9 +30,8 @@ def attend(
         seen[DOCUMENTS[0], DOCUMENTS[0] - 1] = True
     scores = scores.masked_fill(~seen, -torch.inf)
     lse = scores.logsumexp(-1).transpose(1, 2)
-    weights = scores.softmax(-1).to(query.dtype)
     lse = lse.bfloat16().float() if short_lse else lse
-    return torch.einsum("bhqk,bkhd->bqhd", weights, value), lse
+    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1).to(query.dtype), value), lse
 
 
 def attend_leaking(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
@@ -58,11 +58,7 @@ class Late(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         Late.times += 1
-        if Late.times % 3:
-            return gradient
-        raced = gradient.clone()
-        raced[:, -12:] = gradient[:, :12]
-        return raced
+        return gradient if Late.times % 3 else torch.cat([gradient[:, :-12], gradient[:, :12]], 1)
 
 
 def attend_racing(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
@@ -102,7 +98,32 @@ def step(model: nn.Module, optimiser: torch.optim.Optimizer, number: int) -> Non
     """One step of training on the next bytes."""
     size = sum(DOCUMENTS)
     text = torch.tensor([[*TEXT[number * size : (number + 1) * size + 1]]])
-    loss = cross_entropy(model(text[:, :-1]).flatten(0, 1).float(), text[:, 1:].flatten())
+    loss = functional.cross_entropy(model(text[:, :-1]).flatten(0, 1).float(), text[:, 1:].flatten())
     loss.backward()
     optimiser.step()
     optimiser.zero_grad()
+
+
+class Layer(nn.Module):
+    """Two heads of attention, torch's unless another is given; again: recomputed by a reentrant checkpoint, or not."""
+
+    def __init__(
+        self, again: bool | None = None, causal: bool = True, attention: Callable[..., Tensor] | None = None
+    ) -> None:
+        super().__init__()
+        self.into, self.again, self.causal, self.attention = nn.Linear(32, 96), again, causal, attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inside(x) if self.again is None else checkpoint(self.inside, x, use_reentrant=self.again)
+
+    def inside(self, x: Tensor) -> Tensor:
+        q, k, v = (each.unflatten(-1, (2, 16)) for each in self.into(x).chunk(3, -1))
+        if self.attention is not None:
+            return x + self.attention(q, k, v).flatten(2)
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        return x + functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2).flatten(2)
+
+
+def stack(*again: bool | None, causal: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(Layer(each, causal) for each in again))

@@ -9,31 +9,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils.checkpoint import checkpoint
 
 import accuracy
-from accuracy.core.recording import Facts, facts_of, recorded
-from tests.live.model import Model, attend
-
-
-class Layer(nn.Module):
-    def __init__(self, again: bool | None = None) -> None:
-        super().__init__()
-        self.into, self.again = nn.Linear(32, 96), again
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.again is None:
-            return self.inside(x)
-        return checkpoint(self.inside, x, use_reentrant=self.again)
-
-    def inside(self, x: Tensor) -> Tensor:
-        q, k, v = (each.unflatten(-1, (2, 16)).transpose(1, 2) for each in self.into(x).chunk(3, -1))
-        return x + scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-
-
-def stack(*again: bool | None) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(*(Layer(each) for each in again))
+from accuracy.core.recording import facts_of, recorded
+from tests.live.model import Model, attend, stack
 
 
 def trained(model: nn.Module, x: Tensor | None = None) -> list[Tensor]:
@@ -60,14 +39,11 @@ def test_the_gradients_are_those_of_the_call_and_the_run_is_the_same_to_the_bit(
     held = {name.removeprefix("0."): x for name, x in load_file(one.files[0]).items()}
     assert one.first.causal
     assert {*held} == {"q", "k", "v", "out", "dout", "dq", "dk", "dv"}
-    assert held["q"].shape == (2, 24, 2, 16)
     q, k, v = (held[name].transpose(1, 2).requires_grad_() for name in "qkv")
     out = scaled_dot_product_attention(q, k, v, is_causal=True)
-    out.backward(held["dout"].transpose(1, 2))
-    assert torch.equal(out.transpose(1, 2), held["out"])
-    for name, x in zip(("dq", "dk", "dv"), (q, k, v), strict=True):
-        assert x.grad is not None
-        assert torch.equal(x.grad.transpose(1, 2), held[name])
+    gradients = torch.autograd.grad(out, (q, k, v), held["dout"].transpose(1, 2))
+    for name, x in zip(("out", "dq", "dk", "dv"), (out, *gradients), strict=True):
+        assert torch.equal(x.transpose(1, 2), held[name])
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["reentrant", "not reentrant"])
@@ -81,43 +57,30 @@ def test_a_recomputation_is_not_captured_twice_and_gives_the_gradients(tmp_path:
     assert accuracy.judge(tmp_path).healthy
 
 
-def test_layers_and_steps_are_chosen(tmp_path: Path) -> None:
-    model = stack(None, None, None)
-    for _ in range(5):
-        with accuracy.capture(model, tmp_path, layers=["0", "*2"], every=2):
-            trained(model)
-    assert names(tmp_path) == [f"{layer}@{step}" for step in (0, 2, 4) for layer in (0, 2)]
-
-
-def test_a_compiled_model_is_captured_and_compiled_once(tmp_path: Path) -> None:
+def test_layers_and_steps_are_chosen_and_a_compiled_model_is_compiled_once(tmp_path: Path) -> None:
     compiled: list[Any] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
         compiled.append(graph)
         return graph.forward
 
-    model = stack(None, None)
-    run = torch.compile(model, backend=backend, fullgraph=True)
-    counts = []
-    for _ in range(4):
-        with accuracy.capture(model, tmp_path, every=2):
-            trained(run)
-        counts.append(len(compiled))
-    assert names(tmp_path) == ["0@0", "1@0", "0@2", "1@2"]
-    assert counts == [0, 1, 1, 1]
-    assert accuracy.judge(tmp_path).healthy
+    model, counts = stack(None, None, None), []
+    for run, steps in ((model, 5), (torch.compile(model, backend=backend, fullgraph=True), 4)):
+        folder = tmp_path / str(steps)
+        for _ in range(steps):
+            with accuracy.capture(model, folder, layers=["0", "*2"], every=2):
+                trained(run)
+            counts.append(len(compiled))
+        assert names(folder) == [f"{layer}@{step}" for step in range(0, steps, 2) for layer in (0, 2)]
+        assert accuracy.judge(folder).healthy
+    assert counts[-4:] == [0, 1, 1, 1]
 
 
-def test_a_hooked_function_that_cannot_be_read_runs_on_and_is_spoken_of(tmp_path: Path) -> None:
+def test_what_cannot_be_read_runs_on_and_is_spoken_of_and_a_step_that_raises_is_undone(tmp_path: Path) -> None:
     x = torch.randn(2, 3, 2, 8, 16)  # five dimensions
-    with (
-        pytest.warns(UserWarning, match="scaled_dot_product_attention is not captured: .*no tensor of layout bhsd"),
-        accuracy.capture(None, tmp_path),
-    ):
+    said = "scaled_dot_product_attention is not captured: .*no tensor of layout bhsd"
+    with pytest.warns(UserWarning, match=said), accuracy.capture(None, tmp_path):
         assert scaled_dot_product_attention(x, x, x).shape == x.shape
-
-
-def test_a_step_without_attention_says_how_to_name_it_and_one_that_raises_is_undone(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="name what computes attention"), accuracy.capture(None, tmp_path):
         pass
     with pytest.raises(ZeroDivisionError), accuracy.capture(None, tmp_path):
@@ -126,13 +89,13 @@ def test_a_step_without_attention_says_how_to_name_it_and_one_that_raises_is_und
 
 
 def test_what_is_not_allowed_is_one_line(tmp_path: Path) -> None:
-    mistakes: list[tuple[dict[str, Any], str]] = [
+    mistakes: tuple[tuple[dict[str, Any], str], ...] = (
         ({"every": 0}, "every=0; allowed: a whole number from 1"),
         ({"layout": "bsdh"}, "layout='bsdh'; allowed: bshd, bhsd, sbhd, thd"),
         ({"sharding": "ring"}, "sharding='ring'; allowed: None, contiguous"),
         ({"functions": ["nobody:knows"]}, "nobody:knows cannot be loaded"),
         ({"functions": [len]}, "builtins:len has parameters obj; allowed: some that begin with q, k, v"),
-    ]
+    )
     for given, line in mistakes:
         with pytest.raises(accuracy.ConfigError) as caught:
             accuracy.capture(None, tmp_path, **given)
@@ -146,7 +109,21 @@ def test_a_file_states_its_own_shapes_and_its_mask(tmp_path: Path) -> None:
         model(torch.zeros(1, 48, dtype=torch.long)).sum().backward()
     accuracy.capture.wait()
     facts = facts_of(next(tmp_path.glob("*.safetensors")))
-    assert isinstance(facts, Facts)
     assert (facts.documents, facts.causal, facts.scale, facts.layout) == ((20, 28), True, 0.25, "bshd")
-    assert facts.shapes["q"] == (1, 48, 4, 16)
-    assert facts.shapes["lse"] == (1, 4, 48)
+    assert (facts.shapes["q"], facts.shapes["lse"]) == ((1, 48, 4, 16), (1, 4, 48))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_step_on_a_gpu_is_captured_and_healthy(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Copies go on their own stream; FlashAttention's kernels compute."""
+    model = stack(None, True, False).cuda().to(dtype)
+    x = torch.randn(2, 512, 32, device="cuda", dtype=dtype)
+    before = trained(model, x)
+    with accuracy.capture(model, tmp_path):
+        during = trained(model, x)
+        x.detach().fill_(torch.nan)  # what was captured is what was there
+    assert all(torch.allclose(a, b, atol=1e-2, rtol=1e-2) for a, b in zip(before, during, strict=True))
+    assert names(tmp_path) == ["0@0", "1@0", "2@0"]
+    found = accuracy.judge(tmp_path)
+    assert found.healthy, found.sentence

@@ -14,12 +14,15 @@ from accuracy.core.case import Part
 from accuracy.core.recording import choose, facts_of
 from accuracy.inputs import captured, drawing
 from accuracy.results.table import read_results
-from tests.command_line import CommandLine
+from tests.command_line import CommandLine, assert_one_line
 from tests.live.test_bad_input import facts, written
 
+SHAPES = {"q": (1, 8, 2, 4), "k": (1, 8, 1, 4), "v": (1, 8, 1, 4), "dout": (1, 8, 2, 4)}
 
-def call(folder: Path, mask: Tensor | None = None, dtype: torch.dtype = torch.bfloat16, **how: object) -> Path:
+
+def call(folder: Path, mask: Tensor | None = None, **how: object) -> Path:
     generator = torch.Generator().manual_seed(0)
+    dtype = torch.bfloat16
     q, k, v = (torch.randn(1, heads, 24, 16, generator=generator, dtype=dtype).requires_grad_() for heads in (4, 2, 2))
     with accuracy.capture(None, folder):
         out = scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True, **how)  # type: ignore[arg-type]
@@ -41,9 +44,8 @@ def test_the_command_takes_every_shape_and_the_scale_from_the_files(tmp_path: Pa
 
 
 def test_replay_of_a_layer_of_two_ranks_is_of_the_whole_sequence(tmp_path: Path) -> None:
-    shapes = {"q": (1, 8, 2, 4), "k": (1, 8, 1, 4), "v": (1, 8, 1, 4), "dout": (1, 8, 2, 4)}
     for rank in (0, 1):
-        written(tmp_path, facts(ranks=(0, 1), rank=rank, shapes=shapes, causal=True, sharding="zigzag"))
+        written(tmp_path, facts(ranks=(0, 1), rank=rank, shapes=SHAPES, causal=True, sharding="zigzag"))
     rows = accuracy.measure(
         ["single_device", "ring"], world_size=[1, 2], inputs={"captured": {"path": str(tmp_path)}}, dtype="float64"
     )
@@ -55,28 +57,21 @@ def test_replay_of_a_layer_of_two_ranks_is_of_the_whole_sequence(tmp_path: Path)
     assert drawing.draw(part, problem, 0)["q"].shape == (1, 16, 2, 4)
 
 
-def test_every_call_of_a_folder_is_an_axis_where_all_are_one_problem(tmp_path: Path, accuracy: CommandLine) -> None:
-    shapes = {"q": (1, 8, 2, 4), "k": (1, 8, 1, 4), "v": (1, 8, 1, 4), "dout": (1, 8, 2, 4)}
-    (tmp_path / "trained").mkdir()
+def test_every_call_of_a_folder_is_an_axis_where_all_are_one_problem_with_gradients(accuracy: CommandLine) -> None:
+    folder = accuracy.folder / "trained"
+    words = ("inputs=captured", f"inputs.captured.path={folder}", "inputs.captured.layer=every", "variant=ring",
+             "world_size=2", "dry_run=true")  # fmt: skip
     for step in (0, 10):
-        written(tmp_path / "trained", facts(step=step, shapes=shapes, causal=True))
-    of_inputs = ("inputs=captured", f"inputs.captured.path={tmp_path / 'trained'}", "inputs.captured.layer=every")
-    words = (*of_inputs, "variant=ring", "world_size=2")
-    answer = accuracy(*words, "dry_run=true")
+        written(folder, facts(step=step, shapes=SHAPES, causal=True))
+    answer = accuracy(*words)
     assert answer.status == 0, answer.err
     assert len(re.findall(r"^\w{12}  ring .* W=2 ", answer.out, re.MULTILINE)) == 2
-    written(tmp_path / "trained", facts(step=20, shapes=shapes))
-    answer = accuracy(*words, "dry_run=true")
-    assert (answer.status, answer.err.count("\n")) == (2, 1)
-    assert "a@20 is another problem than a@0; choose calls of equal shapes and masks" in answer.err
-
-
-def test_a_capture_without_gradients_has_no_replay(tmp_path: Path, accuracy: CommandLine) -> None:
-    written(tmp_path, facts())
-    answer = accuracy("inputs=captured", f"inputs.captured.path={tmp_path}", "variant=ring", "world_size=2")
-    assert (answer.status, answer.err.count("\n")) == (2, 1)
-    assert "a@0 in" in answer.err
-    assert "has no gradients, so no dout; capture a step with its backward" in answer.err
+    written(folder, facts(step=20, shapes=SHAPES))
+    assert_one_line(accuracy(*words), "a@20 is another problem than a@0; choose calls of equal shapes and masks")
+    for path in folder.iterdir():
+        path.unlink()
+    written(folder, facts())
+    assert_one_line(accuracy(*words), "a@0 in", "has no gradients, so no dout; capture a step with its backward")
 
 
 def test_a_mask_tensor_that_words_can_say_is_kept_as_words(tmp_path: Path) -> None:
@@ -86,9 +81,9 @@ def test_a_mask_tensor_that_words_can_say_is_kept_as_words(tmp_path: Path) -> No
         added = torch.zeros(24, 24, dtype=torch.bfloat16).masked_fill(~seen, torch.finfo(torch.bfloat16).min)
         folder = call(tmp_path / str(number), (added if number % 2 else seen)[None, None])
         about = facts_of(next(folder.glob("*.safetensors")))
-        assert about.mask == ""
-        assert (about.causal, about.window) == (right == 0, None if left == 24 else (left, right))
-        assert choose(folder, "call.0").problem["window"] == (None if left == 24 else left)
+        window = None if left == 24 else (left, right)
+        assert (about.mask, about.causal, about.window) == ("", right == 0, window)
+        assert choose(folder, "call.0").problem["window"] == (window and left)
         assert accuracy.judge(folder).healthy
 
 

@@ -26,27 +26,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return launched(tmp_path_factory.mktemp("two_ranks"), 2)
 
 
-def kinds() -> list[str]:
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.stress)])
+def test_sharded_weights_torch_context_parallelism_and_packed_rings_are_healthy(
+    ranks: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Capture inside `context_parallel` and around it, where tensors are DTensors; documents by part, and cut."""
+    folder = request.getfixturevalue("folder") if ranks == 2 else launched(tmp_path, ranks)
     packed = ["ring", "zigzag_ring", "llama3"] if installed.unsupported("ring-flash-attn") is None else []
-    return ["weights", "inside", "around", *packed]
-
-
-def shared(folder: Path, ranks: int) -> None:
-    for kind in kinds():
+    for kind in ("weights", "inside", "around", *packed):
         found = accuracy.judge(folder / kind)
         assert found.healthy, f"{kind}: {found.sentence}"
-        (size,) = found.rows["world_size"].unique()
-        assert size == (1 if kind == "weights" else ranks), kind
-
-
-def test_sharded_weights_torch_context_parallelism_and_packed_rings_are_healthy(folder: Path) -> None:
-    """Capture inside `context_parallel` and around it, where tensors are DTensors; documents by part, and cut."""
-    shared(folder, 2)
-
-
-@pytest.mark.stress
-def test_four_ranks_are_healthy_too(tmp_path: Path) -> None:
-    shared(launched(tmp_path, 4), 4)
+        assert {*found.rows["world_size"]} == {1 if kind == "weights" else ranks}, kind
 
 
 def test_dk_and_dv_of_the_next_rank_are_found_in_their_layer_on_both_ranks(folder: Path) -> None:
@@ -55,7 +45,6 @@ def test_dk_and_dv_of_the_next_rank_are_found_in_their_layer_on_both_ranks(folde
     assert first is not None
     assert (first["layer"], first["tensor"], first["label"], first["world_size"]) == ("1", "dv", "logic", 2)
     assert "dv of 1 in step 0 on ranks 0, 1 of 2" in found.sentence
-    assert "Dk of that layer is wrong too; 1 other layer" in found.sentence
     assert accuracy.judge(folder, layers="0").healthy
     reduced = reduce(folder)  # one key's dv, proven by the capture itself
     assert (reduced.tensor, reduced.label) == ("dv", "logic")
@@ -66,9 +55,8 @@ def test_of_a_published_ring_the_float32_gradients_are_wrong_and_16_bits_are_hea
     """ring-flash-attn 0.1.8 sums gradients into a buffer that the next block overwrites: experiments/packages."""
     assert accuracy.judge(folder / "torch.bfloat16").healthy
     found = accuracy.judge(folder / "torch.float32")
-    assert not found.healthy
     labels = found.rows[found.rows["rank"] == 1].set_index("tensor")["label"]
-    assert (labels["out"], labels["dq"]) == ("rounding", "logic")
+    assert (found.healthy, labels["out"], labels["dq"]) == (False, "rounding", "logic")
 
 
 def test_a_rank_that_is_missing_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

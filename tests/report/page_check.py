@@ -22,19 +22,16 @@ class _Reader(HTMLParser):
         self.found: list[Element] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        element = Element(tag, dict(attrs), tuple(self.open))
-        self.found.append(element)
+        self.found.append(Element(tag, dict(attrs), tuple(self.open)))
         if tag not in VOID:
-            self.open.append(element)
+            self.open.append(self.found[-1])
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append(Element(tag, dict(attrs), tuple(self.open)))
 
     def handle_endtag(self, tag: str) -> None:
-        for place in reversed(range(len(self.open))):
-            if self.open[place].tag == tag:
-                del self.open[place:]
-                return
+        places = [place for place, element in enumerate(self.open) if element.tag == tag]
+        del self.open[places[-1] if places else len(self.open) :]
 
 
 def elements(page: str) -> list[Element]:
@@ -47,29 +44,24 @@ def external_loads(page: str) -> list[str]:
     """Addresses that are neither inside the page nor data; a link that a reader follows loads nothing by itself."""
     found = []
     for element in elements(page):
-        for name in LOADING:
-            value = element.attributes.get(name)
-            followed = element.tag == "a" and (value or "").startswith("https://")
-            if value is not None and not followed and not value.startswith(("#", "data:")):
-                found.append(f"{element.tag} {name}={value}")
+        inside = ("#", "data:", "https://") if element.tag == "a" else ("#", "data:")
+        named = [(name, element.attributes.get(name)) for name in LOADING]
+        found += [f"{element.tag} {name}={value}" for name, value in named if value and not value.startswith(inside)]
     styles = re.findall(r"<style>.*?</style>", page, flags=re.DOTALL)
     return found + [text for style in styles for text in re.findall(r"@import[^;]*|url\((?!#)[^)]*\)", style)]
 
 
 def charts_without_text(page: str) -> list[str]:
-    """Charts that lack a title, a description, or a table of their numbers in the same figure."""
-    found = elements(page)
-    complaints = []
+    """Charts that lack a title, a description, or a folded table of their numbers in the same figure."""
+    found, complaints = elements(page), []
+    tables = [each for each in found if each.tag == "table" and any(a.tag == "details" for a in each.ancestors)]
     for chart in [element for element in found if element.attributes.get("class") == "chart"]:
         labels = (chart.attributes.get("aria-labelledby") or "").split()
         inside = {e.attributes.get("id"): e.tag for e in found if chart in e.ancestors}
-        named = [inside.get(label) for label in labels] == ["title", "desc"]
-        if chart.attributes.get("role") != "img" or not named:
+        if chart.attributes.get("role") != "img" or [inside.get(label) for label in labels] != ["title", "desc"]:
             complaints.append(f"{labels}: no title and description")
-        figure = next((e for e in reversed(chart.ancestors) if e.tag == "figure"), None)
-        if figure is None or not any(
-            e.tag == "table" and figure in e.ancestors and any(a.tag == "details" for a in e.ancestors) for e in found
-        ):
+        figures = [each for each in chart.ancestors if each.tag == "figure"]
+        if not figures or not any(figures[-1] in table.ancestors for table in tables):
             complaints.append(f"{labels}: no table")
     return complaints
 
@@ -83,9 +75,6 @@ def repeated_identifiers(page: str) -> set[str]:
 def dangerous(page: str) -> list[str]:
     """Elements and attributes that only an injected text can have made."""
     found = elements(page)
-    scripts = [e for e in found if e.tag == "script"]
-    return (
-        [f"script {e.attributes}" for e in scripts[2:]]
-        + [e.tag for e in found if e.tag in ("img", "iframe", "object", "embed", "form", "base")]
-        + [name for e in found for name in e.attributes if name.startswith("on")]
-    )
+    extra = [e.tag for e in found if e.tag == "script"][2:]
+    extra += [e.tag for e in found if e.tag in ("img", "iframe", "object", "embed", "form", "base")]
+    return extra + [name for e in found for name in e.attributes if name.startswith("on")]

@@ -1,5 +1,6 @@
 """A made-up run folder with known growth: error_rel = a * W^p with a small spread over seeds."""
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from accuracy.results import storage, table
 
 EXPONENTS = {"single_device": 0.0, "ring": 0.0, "zigzag": 0.02, "striped": 0.5, "llama3": 0.0, "llama3_ring": 0.05,
              "bpt_ring": 0.25, "ulysses": 0.0, "bpt": 0.0}  # fmt: skip
-SHARDING = {"zigzag": "zigzag", "striped": "striped"}
+BASES = {"out": 0.5, "lse": 0.7, "dq": 0.9, "dk": 0.8, "dv": 0.75, "delta": 1.1}  # unit roundoffs of single device
 HOSTILE = '"\'><img src=x onerror="window.hacked=1"><script>window.hacked=1</script></script>{{7*7}}$x$'
 
 
@@ -26,7 +27,7 @@ class Shape:
     dtypes: Sequence[str] = ("bfloat16", "float16", "float64")
     world_sizes: Sequence[int] = (1, 2, 4, 8, 16)
     seeds: Sequence[int] = (0, 1, 2)
-    tensors: Sequence[str] = ("out", "lse", "dq", "dk", "dv", "delta")
+    tensors: Sequence[str] = tuple(BASES)
     seqlen: int = 1024
     bins: int = 64
     reasons: Sequence[str] = ("kernel torch_flash lacks float64; allowed: bfloat16, float16",)
@@ -55,73 +56,63 @@ def cases(shape: Shape) -> Iterator[dict[str, Any]]:
 
 def identity(shape: Shape, variant: str, dtype: str, size: int, seed: int) -> dict[str, Any]:
     return {
-        "case_id": f"{hash_text(f'{variant}{dtype}{size}{seed}'):012x}"[:12], "experiment": "adhoc", "variant": variant,
-        "options": "key_chunk=64,query_chunk=128" if variant == "bpt" else "", "precision": "",
+        "case_id": hashlib.sha256(f"{variant}{dtype}{size}{seed}".encode()).hexdigest()[:12], "experiment": "adhoc",
+        "variant": variant, "options": "key_chunk=64,query_chunk=128" if variant == "bpt" else "", "precision": "",
         "kernel": "eager" if dtype == "float64" else "torch_flash", "kernel_options": "", "inputs": "gaussian",
         "inputs_options": "", "dtype": dtype, "world": "simulated", "world_size": size,
-        "sharding": SHARDING.get(variant, "contiguous"), "seed": seed, "mask": "causal", "softcap": 0.0, "batch": 1,
-        "seqlen": shape.seqlen, "seqlen_q": shape.seqlen, "heads": 4, "heads_kv": 2, "head_dim": 64,
-        "softmax_scale": 0.125, "device": "cpu", "code": "made-up", "status": table.OK, "reason": "",
+        "sharding": variant if variant in ("zigzag", "striped") else "contiguous", "seed": seed, "mask": "causal",
+        "softcap": 0.0, "batch": 1, "seqlen": shape.seqlen, "seqlen_q": shape.seqlen, "heads": 4, "heads_kv": 2,
+        "head_dim": 64, "softmax_scale": 0.125, "device": "cpu", "code": "made-up", "status": table.OK, "reason": "",
     }  # fmt: skip
 
 
-def hash_text(text: str) -> int:
-    """The same in every process, unlike hash()."""
-    return sum(ord(letter) * 31**place for place, letter in enumerate(text)) % 2**48
+def metrics(error: float, single_device: float, floor: float) -> dict[str, Any]:
+    """What a row says of its error, and of what it is compared with."""
+    return {
+        "error_rel": error, "error_max": 8 * error, "error_mean": error / 3, "error_rms": error / 2,
+        "single_device_rel": single_device, "single_device_max": 8 * single_device, "floor_rel": floor,
+        "x_floor": error / floor, "x_single_device": error / single_device, "nonfinite": 0,
+    }  # fmt: skip
 
 
-def relative_error(shape: Shape, row: dict[str, Any], tensor: str) -> float:
+def relative_error(shape: Shape, row: dict[str, Any], tensor: str, variant: str, size: int) -> float:
     """a * W^p, with one percent of spread over the seeds."""
-    u = FORMATS[tensor_dtype(tensor, row["dtype"])].unit_roundoff
-    base = {"out": 0.5, "lse": 0.7, "dq": 0.9, "dk": 0.8, "dv": 0.75, "delta": 1.1}[tensor] * u
-    own = 1.0 if row["variant"] == "single_device" else 1.15
-    wobble = 1 + 0.01 * (row["seed"] - 1)
-    return base * own * wobble * row["world_size"] ** shape.exponents[row["variant"]]
+    base = BASES[tensor] * FORMATS[tensor_dtype(tensor, row["dtype"])].unit_roundoff
+    own = 1.0 if variant == "single_device" else 1.15
+    return base * own * (1 + 0.01 * (row["seed"] - 1)) * size ** shape.exponents[variant]
 
 
 def rows_of(shape: Shape, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Every (tensor, rank) of a measured case."""
+    size = row["world_size"]
     for tensor in shape.tensors:
-        error = relative_error(shape, row, tensor)
-        single_device = relative_error(shape, {**row, "variant": "single_device", "world_size": 1}, tensor)
-        floor = single_device * 0.8
-        for rank in range(-1, row["world_size"]):
+        error = relative_error(shape, row, tensor, row["variant"], size)
+        single_device = relative_error(shape, row, tensor, "single_device", 1)
+        for rank in range(-1, size):
             here = error * (1 if rank < 0 else 1.6 / math.sqrt(1 + rank))
             diff = 0.0 if row["variant"] == "single_device" else here * 0.6
             yield {
-                **row, "tensor": tensor, "rank": rank, "error_max": here * 11, "error_mean": here * 0.3,
-                "error_rms": here * 0.4, "error_rel": here, "error_bias": here * 1e-3, "error_bias_t": 0.7,
-                "diff_max": diff * 9, "diff_mean": diff * 0.25, "diff_rms": diff * 0.3, "diff_rel": diff,
-                "single_device_max": single_device * 10, "single_device_rel": single_device,
-                "floor_mean": floor * 0.3, "floor_rel": floor, "x_floor": here / floor,
-                "x_single_device": here / single_device, "ulp_max": 12.0, "nonfinite": 0, "worst_batch": 0,
-                "worst_token": 3, "worst_head": 1, "worst_dim": 5, "seconds": 0.01 * row["world_size"] + 0.02,
-                "peak_bytes": 2_000_000 + 100_000 * row["world_size"],
+                **row, "tensor": tensor, "rank": rank, **metrics(here, single_device, 0.8 * single_device),
+                "error_bias": here * 1e-3, "error_bias_t": 0.7, "diff_max": diff * 9, "diff_mean": diff * 0.25,
+                "diff_rms": diff * 0.3, "diff_rel": diff, "floor_mean": 0.24 * single_device, "ulp_max": 12.0,
+                "worst_batch": 0, "worst_token": 3, "worst_head": 1, "worst_dim": 5,
+                "seconds": 0.01 * size + 0.02, "peak_bytes": 2_000_000 + 100_000 * size,
             }  # fmt: skip
 
 
 def positions_of(shape: Shape, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Error along the sequence: larger for early tokens, a small step at the chunk borders."""
-    width = shape.seqlen // shape.bins
-    parts = row["world_size"] * (2 if row["sharding"] == "zigzag" else 1)
+    """Error along the sequence: larger for early tokens, a small step at the borders of the ranks' chunks."""
+    width, size = shape.seqlen // shape.bins, row["world_size"]
     for tensor in shape.tensors:
-        error = relative_error(shape, row, tensor)
+        error = relative_error(shape, row, tensor, row["variant"], size)
         for place in range(shape.bins):
-            chunk = place * parts // shape.bins
-            rank = min(chunk, parts - 1 - chunk) if row["sharding"] == "zigzag" else chunk
-            striped = row["sharding"] == "striped" and row["world_size"] > 1
+            chunk = place * size // shape.bins
             rms = error * (1 / math.sqrt(1 + place / 4) + 0.1 * (chunk % 2))
             yield {
                 "case_id": row["case_id"], "tensor": tensor, "token_begin": place * width,
-                "token_end": (place + 1) * width, "rank": -1 if striped else rank, "error_rms": rms,
-                "error_max": rms * 4,
+                "token_end": (place + 1) * width, "rank": chunk if row["sharding"] == "contiguous" else -1,
+                "error_rms": rms, "error_max": rms * 4,
             }  # fmt: skip
-
-
-def unmeasured(shape: Shape, status: str, reason: str, seed: int) -> dict[str, Any]:
-    """A unsupported or failed case: one row without a tensor."""
-    row = identity(shape, "ring", "float64", 32, 100 + seed)
-    return {**row, "case_id": f"{status}{seed}", "status": status, "reason": reason}
 
 
 def by_column(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -130,14 +121,15 @@ def by_column(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def write_run(folder: Path, shape: Shape = Shape(), positions: bool = True) -> Path:
-    """A run folder as the pipeline writes it, one file a case."""
-    measured = list(cases(shape))
-    ids = [row["case_id"] for row in measured]
-    for row in measured:
+    """A run folder as the pipeline writes it, one file a case; of `reasons` every second is of a failed case."""
+    ids = []
+    for row in cases(shape):
         bins = {"positions": by_column(list(positions_of(shape, row)))} if positions else None
         storage.write_case(folder, row["case_id"], rows_of(shape, row), bins)
+        ids.append(row["case_id"])
     for place, reason in enumerate(shape.reasons):
-        row = unmeasured(shape, table.FAILED if place % 2 else table.UNSUPPORTED, reason, place)
+        status = table.FAILED if place % 2 else table.UNSUPPORTED
+        row = identity(shape, "ring", "float64", 32, 100 + place) | {"status": status, "reason": reason}
         storage.write_case(folder, row["case_id"], [row])
         ids.append(row["case_id"])
     storage.write_json(folder / "run.json", {**record(ids), **shape.record})
@@ -156,26 +148,27 @@ def write_large_run(folder: Path, shape: Shape = LARGE, rows: int = 50_000) -> P
     noise = np.random.default_rng(0)
     for name in table.METRICS:
         frame[name] *= noise.uniform(0.99, 1.01, len(frame))
-    measured = set(frame["case_id"])
-    bins = pd.DataFrame([each for case in by_seed if case["case_id"] in measured for each in positions_of(shape, case)])
-    bins["error_rms"] *= noise.uniform(0.9, 1.1, len(bins))
-    bins = bins.reindex(columns=table.POSITIONS_SCHEMA.names)
-    bins.to_parquet(folder / "positions.parquet", schema=table.POSITIONS_SCHEMA)
     for name in ("worst_token", "worst_head", "worst_dim"):
         frame[name] = noise.integers(0, 8192 if name == "worst_token" else 64, len(frame))
+    measured = frame["case_id"].unique().tolist()
+    bins = pd.DataFrame([bin for case in by_seed if case["case_id"] in measured for bin in positions_of(shape, case)])
+    bins["error_rms"] *= noise.uniform(0.9, 1.1, len(bins))
+    bins.reindex(columns=table.POSITIONS_SCHEMA.names).to_parquet(
+        folder / "positions.parquet", schema=table.POSITIONS_SCHEMA
+    )
     frame.to_parquet(folder / "results.parquet", schema=table.RESULTS_SCHEMA)
-    storage.write_json(folder / "run.json", record(list(frame["case_id"].unique())))
+    storage.write_json(folder / "run.json", record(measured))
     return folder
 
 
 def record(cases: Sequence[str]) -> dict[str, Any]:
     """run.json of a finished run."""
-    provenance = {"git_commit": "0123456789abcdef", "dirty": False, "torch": "2.13.0", "device": "cpu",
-                  "knobs": {"allow_tf32": False}}  # fmt: skip
     return {
         "schema_version": table.SCHEMA_VERSION, "experiment": "adhoc", "command": "accuracy variant=[ring,zigzag]",
         "argv": ["accuracy", "variant=[ring,zigzag]"],
         "config": {"variant": ["ring", "zigzag"], "problem": {"seqlen": 1024}},
         "started": "2026-11-21T08:00:00+00:00", "ended": "2026-11-21T08:01:00+00:00", "planned": len(cases),
-        "cases": list(cases), "fingerprint": {"device": "cpu"}, "provenance": provenance,
+        "cases": list(cases), "fingerprint": {"device": "cpu"},
+        "provenance": {"git_commit": "0123456789abcdef", "dirty": False, "torch": "2.13.0", "device": "cpu",
+                       "knobs": {"allow_tf32": False}},
     }  # fmt: skip

@@ -21,26 +21,20 @@ class Kernel:
     backward: Callable[..., Any] = HEALTHY.backward
 
 
-def lse_in_base(base: float) -> Kernel:
+def with_lse(change: Callable[[Tensor], Tensor]) -> Kernel:
     @Kernel
     def kernel(q, k, v, **how):
         out, lse = HEALTHY.forward(q, k, v, **how)
-        return out, lse / math.log(base)
+        return out, change(lse)
 
     return kernel
 
 
-@Kernel
-def lse_transposed(q, k, v, **how):
-    out, lse = HEALTHY.forward(q, k, v, **how)
-    return out, lse.transpose(1, 2).contiguous()
+def lse_in_base(base: float) -> Kernel:
+    return with_lse(lambda lse: lse / math.log(base))
 
 
-@Kernel
-def lse_scrambled(q, k, v, **how):
-    """The right shape, the values in another order."""
-    out, lse = HEALTHY.forward(q, k, v, **how)
-    return out, lse.transpose(1, 2).reshape(lse.shape)
+lse_transposed = with_lse(lambda lse: lse.transpose(1, 2).contiguous())
 
 
 @Kernel
@@ -55,9 +49,7 @@ def top_left(q, k, v, *, causal, **how):
     return torch.cat([head[0], tail[0]], 1), torch.cat([head[1], tail[1]], 2)
 
 
-@Kernel
-def no_mask(q, k, v, *, causal, **how):
-    return HEALTHY.forward(q, k, v, causal=False, **how)
+no_mask = Kernel(lambda q, k, v, *, causal, **how: HEALTHY.forward(q, k, v, causal=False, **how))
 
 
 def empty_rows(out_there: float, lse_there: float) -> Kernel:
@@ -73,21 +65,13 @@ def empty_rows(out_there: float, lse_there: float) -> Kernel:
     return kernel
 
 
-@Kernel
-def scale_ignored(q, k, v, *, scale, **how):
-    return HEALTHY.forward(q, k, v, scale=0.125, **how)
-
-
-def _ignoring_scale(*tensors, scale, **how):
-    return HEALTHY.backward(*tensors, scale=0.125, **how)
-
-
-scale_ignored_in_backward = Kernel(backward=_ignoring_scale)
-
-
-@Kernel
-def scale_in_float32(q, k, v, *, scale, **how):
-    return HEALTHY.forward(q, k, v, scale=float(torch.tensor(scale, dtype=torch.float32)), **how)
+scale_ignored = Kernel(lambda *tensors, scale, **how: HEALTHY.forward(*tensors, scale=0.125, **how))
+scale_ignored_in_backward = Kernel(
+    backward=lambda *tensors, scale, **how: HEALTHY.backward(*tensors, scale=0.125, **how)
+)
+scale_in_float32 = Kernel(
+    lambda *tensors, scale, **how: HEALTHY.forward(*tensors, scale=float(torch.tensor(scale).float()), **how)
+)
 
 
 @dataclass
@@ -174,13 +158,6 @@ def ignores_strides(q, k, v, **how):
 
 
 @Kernel
-def refuses_strides(q, k, v, **how):
-    if q.stride(-1) != 1:
-        raise RuntimeError("head_dim must be contiguous")
-    return HEALTHY.forward(q, k, v, **how)
-
-
-@Kernel
 def leaves_rows(q, k, v, **how):
     """Whole tiles of 16 rows are written, the rest is forgotten."""
     whole, lse = HEALTHY.forward(q, k, v, **how)
@@ -234,17 +211,16 @@ def _own_lse(dout, q, k, v, out, lse, *, gradient_dtype, **how):
 
 
 own_lse = Kernel(backward=_own_lse)  # of the keys at hand, not what it is given
-draws_nothing = Kernel(
-    forward=lambda *tensors, dropout=None, **how: HEALTHY.forward(*tensors, **how),
-    backward=lambda *tensors, dropout=None, **how: HEALTHY.backward(*tensors, **how),
-)
 
 
-def _by_the_rate(dropout):
-    return {} if dropout is None else {"dropout": dropout.of_heads(1)}
+def dropping(change: Callable[[Any], dict[str, Any]]) -> Kernel:
+    """A kernel that makes another dropout, or none, of the one that it is given."""
+
+    def run(healthy: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *tensors, dropout=None, **how: healthy(*tensors, **change(dropout), **how)
+
+    return Kernel(run(HEALTHY.forward), run(HEALTHY.backward))
 
 
-drops_by_the_rate = Kernel(
-    forward=lambda *tensors, dropout=None, **how: HEALTHY.forward(*tensors, **_by_the_rate(dropout), **how),
-    backward=lambda *tensors, dropout=None, **how: HEALTHY.backward(*tensors, **_by_the_rate(dropout), **how),
-)
+draws_nothing = dropping(lambda dropout: {})
+drops_by_the_rate = dropping(lambda dropout: {} if dropout is None else {"dropout": dropout.of_heads(1)})
