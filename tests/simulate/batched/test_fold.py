@@ -128,19 +128,18 @@ def test_folded_triton_kernels_give_the_same_bits(places_alike: None, kernel: st
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("keys", [64, 128, 129, 512])
-@pytest.mark.parametrize("heads", [5, 16])
+@pytest.mark.parametrize(("heads", "keys"), [(5, 64), (16, 128), (16, 129), (5, 512)])
 @pytest.mark.parametrize("kernel", ["flash_attn", "torch_flash", "triton_carry", "triton_split_backward"])
 def test_gpu_kernels_fold_without_changing_a_bit(kernel: str, heads: int, keys: int) -> None:
     """Around the lengths at which flash-attention takes another tile of keys or cuts them into other parts."""
     if kernel == "flash_attn":
         pytest.importorskip("flash_attn", reason="needs attention-accuracy[flash]")
     most = 0
-    for size in (2, 7, 16):
+    for size in (2, 7):
         shape = (f"problem.seqlen={keys * size}", f"problem.heads={heads}", f"problem.heads_kv=[1,{heads}]")
-        grid = ("variant=[ring,striped,bpt_ring,llama3_ring]", f"world_size={size}", "problem.mask=[causal,full]")
+        grid = ("variant=[ring,bpt_ring]", f"world_size={size}", "problem.mask=[causal,full]")
         words = (*shape, *grid, "problem.batch=1", "device=cuda", "dtype=bfloat16", f"kernel={kernel}")
-        for case, shards in cases(*words, "problem.head_dim=[64,128,256]"):
+        for case, shards in cases(*words, "problem.head_dim=[64,256]"):
             assert differing(case, shards) == []
             most = max(most, build_kernel(case).foldable("backward", size - 1, *shards[0][:2]))  # type: ignore[attr-defined]
     assert most > 1
