@@ -5,11 +5,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import accuracy
 from accuracy.execute.plan import plan
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
-from tests.foreign.functions import eager
+from tests import planting
 from tests.measuring import configuration
 from tests.stack.stacks import SMALL
 
@@ -37,10 +36,7 @@ def words(*given: str, folder: Path | None = None) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    folder = tmp_path_factory.mktemp("mine")
-    (folder / "kernel").mkdir()
-    (folder / "kernel" / "wrong.py").write_text(KERNEL)
-    (folder / "kernel" / "wrong.yaml").write_text("# @package kernel.wrong\n# Wrong\nprobability_dtype: input\n")
+    folder = planting.part(tmp_path_factory.mktemp("mine"), "kernel", "wrong", KERNEL, "probability_dtype: input\n")
     return words("path_a=eager", "path_b=single_device+wrong", "problem.seqlen=256", folder=folder)
 
 
@@ -51,15 +47,12 @@ def test_equal_paths_have_equal_log_probabilities() -> None:
     assert (found["error_a"] == found["error_b"]).all()
 
 
-def test_the_estimates_agree_with_kl(wrong: pd.DataFrame) -> None:
+def test_the_estimates_agree_with_kl_and_a_wrong_path_is_outside_and_further_from_float64(wrong: pd.DataFrame) -> None:
     """Means over 512 words of one distribution each: within 4 standard errors, a chance of 6e-5 each."""
     for name in ("k1", "k3"):
         assert ((wrong[name] - wrong["kl"]).abs() < 4 * wrong[f"{name}_se"]).all()
     assert (wrong["kl"] > 0).all()
     assert (wrong["k3"] > 0).all()
-
-
-def test_a_wrong_path_is_outside_and_further_from_float64(wrong: pd.DataFrame) -> None:
     assert (wrong["outside"] > 0).any()
     assert (wrong["error_b"] > 3 * wrong["error_a"]).all()
     assert (wrong["attention_b"] > 3 * wrong["rest"]).all()
@@ -76,11 +69,3 @@ def test_float16_is_nearer_than_bfloat16() -> None:
     coarse, fine = (words("path_a=zigzag@3+eager", "path_b=decode+eager", f"dtype={each}") for each in
                     ("bfloat16", "float16"))  # fmt: skip
     assert (coarse["rms"] > 4 * fine["rms"]).all()
-
-
-def test_a_function_and_a_path_a_without_a_backward_are_refused_in_one_line() -> None:
-    small = {"seqlen": 16, "heads": 2, "heads_kv": 2, "head_dim": 8, "width": 16, "layers": 1, "device": "cpu"}
-    with pytest.raises(accuracy.ConfigError, match="gives no gradients"):
-        accuracy.logprobs("decode+eager", "eager", **small)
-    with pytest.raises(accuracy.ConfigError, match="a function has no place in a stack"):
-        accuracy.logprobs("eager", eager, **small)
