@@ -18,8 +18,6 @@ SHORT = (*TINY, "device=cpu", "variant=ring", "world_size=2", "dtype=float32")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a user gets back."""
-
     status: int
     out: str
     err: str
@@ -55,8 +53,8 @@ class CommandLine:
 
 def start(folder: Path, *words: str, threads: int = 1, **variables: str) -> Process:
     """A real `python -m accuracy WORDS` in `folder`; one thread, so that several fit on a small machine."""
-    given = {"OMP_NUM_THREADS": str(threads), "XDG_CACHE_HOME": str(folder / "cache")} | variables
-    return processes.start("-m", "accuracy", *words, folder=folder, **given)
+    variables = {"OMP_NUM_THREADS": str(threads), "XDG_CACHE_HOME": str(folder / "cache")} | variables
+    return processes.start("-m", "accuracy", *words, folder=folder, **variables)
 
 
 def finish(process: Process) -> Answer:
@@ -66,11 +64,8 @@ def finish(process: Process) -> Answer:
 
 
 def assert_one_line(answer: Answer, *told: str) -> None:
-    assert answer.status == USAGE_ERROR
-    assert answer.out == ""
+    assert (answer.status, answer.out) == (USAGE_ERROR, "")
     assert answer.err.startswith("accuracy: ")
-    assert answer.err.count("\n") == 1, answer.err
-    assert answer.err.endswith("\n")
-    assert "Traceback" not in answer.err
+    assert answer.err.find("\n") == len(answer.err) - 1, answer.err
     for fragment in told:
         assert fragment in answer.err

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--config-dir", type=Path, default=None, help="a folder with parts of your own, tested as ours are"
-    )
+    parser.addoption("--config-dir", type=Path, help="a folder with parts of your own, tested as ours are")
     parser.addoption("--stress", action="store_true", help="all tests on all parameters, not a seeded sample")
 
 

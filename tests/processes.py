@@ -11,22 +11,15 @@ from pathlib import Path
 from accuracy.core.paths import PACKAGE
 
 Process = subprocess.Popen[str]
+LOOPBACK = ("0100007F:", "00000000000000000000000001000000:")
 
 
 def start(*words: str, folder: Path | None = None, **variables: str) -> Process:
     """`python WORDS` with the package of this checkout, in a session of its own; variables: of its environment."""
     places = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)} | variables
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        [sys.executable, *words],
-        cwd=folder,
-        env=environment,
-        stdout=pipe,
-        stderr=pipe,
-        text=True,
-        start_new_session=True,
-    )
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    return subprocess.Popen([sys.executable, *words], cwd=folder, env=environment, **how)
 
 
 def python(*words: str, folder: Path | None = None, **variables: str) -> "subprocess.CompletedProcess[str]":
@@ -68,10 +61,5 @@ def listening(pids: list[int]) -> set[str]:
         for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
             with contextlib.suppress(OSError):
                 sockets.add(os.readlink(descriptor))
-    lines = [
-        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
-    ]
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
     return {line[1] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets}
-
-
-LOOPBACK = ("0100007F:", "00000000000000000000000001000000:")

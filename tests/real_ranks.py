@@ -5,7 +5,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from accuracy.simulate.program import PLAIN, Mode, Ran
 from accuracy.world.base import Tensors
 
 
+@dataclass(frozen=True)
 class Inbox:
     """The cases that a test has asked for, by number; waits for one that is to come."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
 
     def __getitem__(self, number: int) -> Case | None:
         return awaited(self.folder / f"case-{number}")

@@ -71,6 +71,9 @@ def diagnose(device: str, folder: Path) -> None:
     found = accuracy.diagnose({"mine": attention, "theirs": wrong}, **how)
     bugs = set(found.verdicts.loc[found.verdicts["label"].isin(BUGS), "variant"])
     assert (found.is_bug, bugs) == (True, {"theirs"})
+    assert isinstance(accuracy.diagnose(measured(device)), accuracy.Diagnosis)
+    with pytest.raises(accuracy.ConfigError):
+        accuracy.diagnose([], **how)
 
 
 def assert_accurate(device: str, folder: Path) -> None:
@@ -84,17 +87,11 @@ def tolerance(device: str, folder: Path) -> None:
     assert set(accuracy.tolerance((1, 64, 2, 32), "bfloat16", **how)["tensor"]) == {"out", "lse", "dq", "dk", "dv"}
 
 
-def drift(device: str, folder: Path) -> None:
+def paths(device: str, folder: Path) -> None:
     rows = accuracy.drift(attention, "single_device", device=device, **SMALL)
     assert set(rows["label"]) <= {"equal", "within", "beyond", ""}
-
-
-def attribute(device: str, folder: Path) -> None:
     rows = accuracy.attribute("ring/partial:accumulate@2", "ring@2", device=device, **SMALL)
     assert "forward.partial" in set(rows["place"])
-
-
-def invariance(device: str, folder: Path) -> None:
     assert len(accuracy.invariance(attention, batchmates=2, device=device, **SMALL))
 
 
@@ -130,49 +127,25 @@ def plot(device: str, folder: Path) -> None:
         draw(rows).figure.savefig(folder / "figure.png")
 
 
-def diagnosis_and_errors(device: str, folder: Path) -> None:
-    found = accuracy.diagnose(measured(device))
-    assert isinstance(found, accuracy.Diagnosis)
-    assert issubclass(accuracy.ConfigError, ValueError)
-
-
-ENTRIES: dict[str, Callable[[str, Path], None]] = {
-    "assert_close": assert_close, "bounds": bounds, "measure": measure, "diagnose": diagnose,
-    "assert_accurate": assert_accurate, "tolerance": tolerance, "drift": drift, "attribute": attribute,
-    "invariance": invariance, "capture, judge": capture_and_judge,
-    "compare, load, columns": compare_load_columns, "plot": plot, "Diagnosis, ConfigError": diagnosis_and_errors,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_every_entry_works_on_every_device(entry: str, device: str, tmp_path: Path) -> None:
-    ENTRIES[entry](device, tmp_path)
-
-
-def test_no_public_name_is_left_out() -> None:
-    assert {name for each in ENTRIES for name in each.split(", ")} == {*accuracy.__all__}
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_the_fixture_works_on_every_device(device: str, accuracy_gate) -> None:  # type: ignore[no-untyped-def]
-    rows = accuracy_gate(attention, seeds=range(2), device=device, **SMALL)
-    assert set(rows["seed"]) == {0, 1}
-
-
 WORDS = ("problem.seqlen=64", "problem.heads=2", "problem.heads_kv=1", "problem.head_dim=32")
 
 
-def command_accuracy(run: Callable[..., None], device: str, folder: Path) -> None:
+def run(*words: str, status: int = 0) -> None:
+    """`accuracy WORDS`, a subcommand, in this process."""
+    assert subcommand(words) == status, words
+
+
+def command_accuracy(device: str, folder: Path) -> None:
     words = "variant=[ring,single_device]", "world_size=[1,2]", "seed=[0,1]", f"device={device}", *WORDS
     done = python("-m", "accuracy", *words, "output_dir=run", folder=folder)  # as a process, which starts workers
     assert (done.returncode, "0 failed" in done.stdout) == (0, True), done.stdout + done.stderr
-    for command in (("report", "run"), ("check", "run", "--part"), ("accept", "run", "--to", "baseline")):
-        run(*command)
+    run("report", "run")
+    run("check", "run", "--part")
+    run("accept", "run", "--to", "baseline")
     run("check", "run", "--baseline", "baseline")
 
 
-def command_judge_and_reduce(run: Callable[..., None], device: str, folder: Path) -> None:
+def command_judge_and_reduce(device: str, folder: Path) -> None:
     run("judge", str(captured(device, folder)), f"--device={device}")
     q, k, v, dout = tensors(device)
     with accuracy.capture(None, folder / "wrong", functions=[f"{__name__}:wrong"]):
@@ -183,35 +156,37 @@ def command_judge_and_reduce(run: Callable[..., None], device: str, folder: Path
     assert python("least.py", folder=folder).returncode == 1  # a file that stands alone
 
 
-def command_tolerance(run: Callable[..., None], device: str, folder: Path) -> None:
+def command_tolerance(device: str, folder: Path) -> None:
     run("tolerance", "q_shape=1,64,2,32", "dtype=bfloat16", "kernel=eager", "seeds=2", f"device={device}")
 
 
+ENTRIES: dict[str, Callable[[str, Path], None]] = {
+    "assert_close": assert_close, "bounds": bounds, "measure": measure, "diagnose, Diagnosis, ConfigError": diagnose,
+    "assert_accurate": assert_accurate, "tolerance": tolerance, "drift, attribute, invariance": paths,
+    "capture, judge": capture_and_judge, "compare, load, columns": compare_load_columns,
+    "plot": plot,
+}  # fmt: skip
 COMMANDS = {
     "report check accept": command_accuracy, "judge reduce": command_judge_and_reduce, "tolerance": command_tolerance,
 }  # fmt: skip
 MAINTAINERS = {"publish"}  # of tables: it takes no tensors
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
-    """run(*words, status=0): `accuracy WORDS`, a subcommand, in this process and in a folder of its own."""
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("entry", [*ENTRIES.values(), *COMMANDS.values()], ids=lambda each: each.__name__)
+def test_every_entry_and_command_works_on_every_device(
+    entry: Callable[[str, Path], None], device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def ran(*words: str, status: int = 0) -> None:
-        found = subcommand(words)
-        assert found == status, capsys.readouterr()
-
-    return ran
+    entry(device, tmp_path)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_works_on_every_device(
-    command: str, device: str, run: Callable[..., None], tmp_path: Path
-) -> None:
-    COMMANDS[command](run, device, tmp_path)
+def test_the_fixture_works_on_every_device(device: str, accuracy_gate: Callable[..., pd.DataFrame]) -> None:
+    rows = accuracy_gate(attention, seeds=range(2), device=device, **SMALL)
+    assert set(rows["seed"]) == {0, 1}
 
 
-def test_no_command_is_left_out() -> None:
+def test_no_public_name_and_no_command_is_left_out() -> None:
+    assert {name for each in ENTRIES for name in each.split(", ")} == {*accuracy.__all__}
     assert {name for each in COMMANDS for name in each.split()} | MAINTAINERS == {*listing.COMMANDS}

@@ -35,8 +35,6 @@ def test_of_something_else():
 WORSE = SUITE.replace(  # a tenth more, and a bit: the forward's output rounded to 8 bits once more
     ".transpose(1, 2)\n\n\ndef test_it", ".transpose(1, 2) * 1.02\n\n\ndef test_it"
 )
-
-
 Suite = Callable[..., str]
 
 
@@ -55,49 +53,23 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     return said
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the one record of these tests, and the baseline made of it, stay."""
-    return tmp_path_factory.mktemp("plugin")
-
-
-@pytest.fixture
-def recorded(suite: Suite, folder: Path) -> Path:
-    if not (folder / "run").exists():
-        assert "2 passed" in suite(SUITE, f"--accuracy-record={folder / 'run'}")
-    return folder / "run"
-
-
-@pytest.fixture
-def baseline(recorded: Path, folder: Path) -> Path:
-    target = folder / "baseline"
-    return target if target.exists() else publish.publish(recorded, target, every_digit=True)
-
-
-def test_the_record_is_a_run_that_the_gate_reads(recorded: Path) -> None:
-    run = read_run(recorded)
-    assert len(run.planned) == 3
-    assert set(run.results["variant"]) == {"attention"}
+def test_a_record_is_a_run_and_against_a_baseline_made_of_it_only_a_worse_function_fails(
+    suite: Suite, tmp_path: Path
+) -> None:
+    assert "2 passed" in suite(SUITE, f"--accuracy-record={tmp_path / 'run'}")
+    run = read_run(tmp_path / "run")
+    assert (len(run.planned), set(run.results["variant"])) == (3, {"attention"})
     assert run.about["ended"]
-
-
-def test_the_same_function_passes_against_its_baseline(baseline: Path, suite: Suite) -> None:
-    said = suite(SUITE, f"--accuracy-baseline={baseline}")
-    assert "2 passed" in said
-    assert "not comparable" not in said
-
-
-def test_a_worse_function_fails_its_test_and_no_other_and_names_the_cell(baseline: Path, suite: Suite) -> None:
-    said = suite(WORSE, f"--accuracy-baseline={baseline}")
+    baseline = f"--accuracy-baseline={publish.publish(tmp_path / 'run', tmp_path / 'baseline', every_digit=True)}"
+    said = suite(SUITE, baseline)
+    assert ("2 passed" in said, "not comparable" in said) == (True, False)
+    said = suite(WORSE, baseline)
     assert "1 failed, 1 passed" in said, said
     assert "attention bfloat16 W=1 out" in said
     assert "Traceback" not in said
-
-
-def test_a_baseline_that_is_no_folder_is_told_before_anything_is_measured(suite: Suite) -> None:
-    said = suite(SUITE, "--accuracy-baseline=nowhere", apart=True)
-    assert "ERROR: --accuracy-baseline=nowhere is no folder; without a baseline leave it out" in said
-    assert "passed" not in said
+    said = suite(SUITE.replace('"dtype": "bfloat16"', '"dtype": "float16"'), baseline)
+    assert "cells of the baseline were measured by no test of this session" in said
+    assert "2 passed" in said
 
 
 def test_without_options_the_portable_rules_hold(suite: Suite) -> None:
@@ -113,14 +85,11 @@ def test_a_suite_that_measures_nothing_does_not_import_torch(suite: Suite, pytes
     assert not (pytester.path / "run").exists()
 
 
-def test_a_record_by_several_workers_is_refused(suite: Suite, pytester: pytest.Pytester) -> None:
+def test_a_baseline_that_is_no_folder_and_a_record_by_several_workers_are_refused(suite: Suite) -> None:
+    said = suite(SUITE, "--accuracy-baseline=nowhere", apart=True)
+    assert "ERROR: --accuracy-baseline=nowhere is no folder" in said
+    assert "passed" not in said
     pytest.importorskip("xdist")
-    said = suite(SUITE, "--accuracy-record=run", "-n", "2", apart=True)
-    assert "--accuracy-record writes one run from one process" in said
-    assert not (pytester.path / "run").exists()
-
-
-def test_cells_of_the_baseline_that_no_test_measured_are_counted(baseline: Path, suite: Suite) -> None:
-    said = suite(SUITE.replace('"dtype": "bfloat16"', '"dtype": "float16"'), f"--accuracy-baseline={baseline}")
-    assert "cells of the baseline were measured by no test of this session" in said
-    assert "2 passed" in said
+    assert "--accuracy-record writes one run from one process" in suite(
+        SUITE, "--accuracy-record=run", "-n2", apart=True
+    )

@@ -52,21 +52,14 @@ class Runner:
         failed = 0
         for step in action["runs"]["steps"]:
             condition = step.get("if", "")
-            if (
-                "run" not in step
-                or (only and step["name"] not in only)
-                or (failed and "always()" not in condition)
-                or not self._wanted(condition)
-            ):
+            asked = re.findall(r"(inputs|github)\.([\w-]+) == '(\w+)'", condition)
+            wanted = all(getattr(self, place).get(name) == value for place, name, value in asked)
+            if "run" not in step or (only and step["name"] not in only):
                 continue
-            status = self._step(step)
-            self.gone[step["name"]] = status
-            failed = failed or status
+            if wanted and (not failed or "always()" in condition):
+                self.gone[step["name"]] = self._step(step)
+                failed = failed or self.gone[step["name"]]
         return failed
-
-    def _wanted(self, condition: str) -> bool:
-        asked = re.findall(r"(inputs|github)\.([\w-]+) == '(\w+)'", condition)
-        return all(getattr(self, place).get(name) == value for place, name, value in asked)
 
     def _step(self, step: dict[str, Any]) -> int:
         script = self.folder / "step.sh"

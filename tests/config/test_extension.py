@@ -9,28 +9,20 @@ from accuracy.results import table
 from tests import planting
 from tests.command_line import TINY, CommandLine
 
-VARIANT = '''"""A ring whose keys travel the other way, with a knob."""
-
+VARIANT = """
 from dataclasses import dataclass
-
 from accuracy.core.precision import Precision
 from accuracy.variant.ring import Ring
 
-
 @dataclass(frozen=True)
 class Options:
-    """flavour: does nothing."""
-
     flavour: str = "plain"
 
-
 SCHEDULE = Ring(precision=Precision(ring_direction="previous"), options=Options)
-'''
-KERNEL = '''"""Eager attention that knows float32 only."""
-
+"""
+KERNEL = """
 from accuracy.kernel.base import Abilities, KernelKnobs
 from accuracy.kernel.eager import Eager
-
 
 class Mine(KernelKnobs):
     def abilities(self, device):
@@ -39,24 +31,18 @@ class Mine(KernelKnobs):
     def build(self, device):
         return Eager()
 
-
 KERNEL = Mine
-'''
-INPUTS = '''"""Uniform entries."""
-
+"""
+INPUTS = """
 from dataclasses import dataclass
-
 
 @dataclass(frozen=True)
 class Options:
-    """width: of the interval."""
-
     width: float = 1.0
-
 
 def draw(generator, shape, tensor, options):
     return (generator.random(shape) - 0.5) * options.width
-'''
+"""
 PARTS = {
     "variant": (VARIANT, "forward: mine\nbackward: mine\nsharding: contiguous\nflavour: sweet\n"),
     "kernel": (KERNEL, "{}\n"),
@@ -71,33 +57,37 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "parts"
 
 
-def test_parts_of_ones_own_run_from_the_command_line(folder: Path, tmp_path: Path, accuracy: CommandLine) -> None:
+def test_parts_of_ones_own_run_from_the_command_line(folder: Path, accuracy: CommandLine) -> None:
     words = ("variant=[mine,ring]", "kernel=mine", "inputs=mine", "dtype=float32", "world_size=[1,3]", "output_dir=run")
     answer = accuracy(f"--config-dir={folder}", *TINY, *words, "problem.seqlen=36", "device=cpu")
     assert answer.status == 0, answer.err
     assert "8 measured, 0 unsupported, 0 failed" in answer.out
-    results = table.read_results(tmp_path / "run")
+    results = table.read_results(accuracy.folder / "run")
     assert set(results["variant"]) == {"mine", "ring"}
     assert set(results["kernel"]) == set(results["inputs"]) == {"mine"}
     assert set(results["inputs_options"]) == {"width=1.0", "width=2.0"}
     assert set(results[results["variant"] == "mine"]["options"]) == {"flavour=sweet"}
     assert results["x_single_device"].notna().all()
-    assert str(tmp_path) not in " ".join(map(str, results.to_numpy().ravel()))
+    assert str(folder.parent) not in " ".join(map(str, results.to_numpy().ravel()))
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("kernel=mine dtype=bfloat16", "kernel mine has no bfloat16 here; it has float32"),
-        ("variant=mine variant.mine.flavour=3", "variant.mine.flavour=3; allowed: a valid string"),
-        ("inputs=mine +inputs.mine.depth=3", "inputs.mine key 'depth' is unknown; allowed: width"),
-        ("variant=mien", "did you mean mine?"),
-    ],
-)
-def test_parts_of_ones_own_are_checked_as_ours_are(folder: Path, accuracy: CommandLine, words: str, told: str) -> None:
-    answer = accuracy("--config-dir=parts", *TINY, *words.split())
-    assert answer.status == 2
-    assert told in answer.err
+def test_parts_of_ones_own_are_checked_as_ours_are(folder: Path, accuracy: CommandLine) -> None:
+    """A YAML copied from ring.yaml would measure under ring's name."""
+    mistakes = {
+        "kernel=mine dtype=bfloat16": "kernel mine has no bfloat16 here; it has float32",
+        "variant=mine variant.mine.flavour=3": "variant.mine.flavour=3; allowed: a valid string",
+        "inputs=mine +inputs.mine.depth=3": "inputs.mine key 'depth' is unknown; allowed: width",
+        "variant=mien": "did you mean mine?",
+    }
+    for words, told in mistakes.items():
+        answer = accuracy("--config-dir=parts", *TINY, *words.split())
+        assert (answer.status, told in answer.err) == (2, True), answer
+    for package in ("# @package variant.ring\n", ""):
+        yaml = f"{package}forward: mine\nbackward: mine\nsharding: contiguous\n"
+        (folder / "variant" / "mine.yaml").write_text(yaml)
+        answer = accuracy("--config-dir=parts", *TINY, "variant=[ring,mine]", "world_size=1")
+        assert (answer.status, answer.err.count("\n")) == (2, 1)
+        assert "mine.yaml: its first line must be '# @package variant.mine'" in answer.err
 
 
 FORGETFUL = """
@@ -107,8 +97,8 @@ async def backward(self, rank, *tensors):
 """
 
 
-def contract(folder: Path, *words: str) -> list[tuple[str, str]]:
-    """Verdict and parameters of each test that was selected from the generic contracts."""
+def test_the_contracts_hold_parts_of_ones_own(folder: Path) -> None:
+    planting.ring(folder, "mine_forgetful", FORGETFUL)
     verdicts = []
 
     class Listening:
@@ -118,25 +108,10 @@ def contract(folder: Path, *words: str) -> list[tuple[str, str]]:
 
     files = [str(PACKAGE.parent / "tests" / kind / "test_contract.py") for kind in ("variant", "kernel")]
     given = ("-p", "no:cacheprovider", "-c", str(PACKAGE.parent / "pyproject.toml"), *files)
-    pytest.main([*given, "--config-dir", str(folder), *words], [Listening()])
-    return sorted(verdicts)
-
-
-def test_the_contracts_hold_parts_of_ones_own(folder: Path) -> None:
-    planting.ring(folder, "mine_forgetful", FORGETFUL)
-    assert contract(folder, "-k", "mine and (reference and causal_gqa or what_it_calls_deterministic)") == [
+    chosen = "mine and (reference and causal_gqa or what_it_calls_deterministic)"
+    pytest.main([*given, "--config-dir", str(folder), "-k", chosen], [Listening()])
+    assert sorted(verdicts) == [
         ("failed", "mine_forgetful-causal_gqa"),
         ("passed", "mine-causal_gqa"),
         ("passed", "mine-cpu-float32"),
     ]
-
-
-@pytest.mark.parametrize("package", ["# @package variant.ring\n", ""])
-def test_a_yaml_with_another_ones_package_line_is_refused(folder: Path, accuracy: CommandLine, package: str) -> None:
-    """Copied from ring.yaml, it would measure under ring's name."""
-    yaml = folder / "variant" / "mine.yaml"
-    yaml.write_text(package + "forward: mine\nbackward: mine\nsharding: contiguous\n")
-    answer = accuracy("--config-dir=parts", *TINY, "variant=[ring,mine]", "world_size=1")
-    assert answer.status == 2
-    assert "mine.yaml: its first line must be '# @package variant.mine'" in answer.err
-    assert len(answer.err.splitlines()) == 1

@@ -7,7 +7,6 @@ from accuracy.config.resolve import keys_of, resolved
 from tests.measuring import composed
 
 DIAGNOSE = ("experiment=diagnose", "variant=ring")
-FUNCTION = ("experiment=diagnose", "variant=callable", "variant.fn=my_package.my_attention")
 
 
 def grids(*words: str, experiment: tuple[str, ...] = DIAGNOSE) -> list[Any]:
@@ -30,25 +29,17 @@ def test_a_key_that_is_given_holds_in_every_grid() -> None:
         assert [where(each) for each in found] == [value] * len(found), word
 
 
-def test_documents_and_queries_follow_the_length_that_is_given() -> None:
+def test_documents_queries_and_runs_again_follow_the_length_that_is_given() -> None:
     problems = {problem for each in grids("problem.seqlen=96") for problem in each.problems}
     assert (10, 58, 28) in {each.documents for each in problems}
     assert 64 in {each.queries for each in problems}
-
-
-def test_a_sharding_by_lengths_gives_length_and_ranks() -> None:
+    repeats = [{dict(each.options).get("repeat", 0) for grid in grids(*words) for each in grid.observers}
+               for words in (("problem.seqlen=8192",), ())]  # fmt: skip
+    assert (repeats[0], 230 in repeats[1]) == ({0, 2}, True)
     node = {"forward": "ring", "backward": "ring", "sharding": "40+20"}
     config = resolved(composed("experiment=diagnose") | {"variant": {"mine": node}}, {"variant.sharding"})
     assert (config["problem"]["seqlen"], config["world_size"]) == (60, 2)
     assert all("world_size" not in grid and "seqlen" not in grid.get("problem", {}) for grid in config["also"].values())
-
-
-def test_runs_again_of_a_long_problem_are_few() -> None:
-    def repeats(*words: str) -> set[object]:
-        return {dict(each.options).get("repeat") for grid in grids(*words) for each in grid.observers}
-
-    assert repeats("problem.seqlen=8192") - {None} == {2}
-    assert 230 in repeats()
 
 
 def test_elsewhere_a_further_grid_is_what_its_author_wrote() -> None:
@@ -58,18 +49,16 @@ def test_elsewhere_a_further_grid_is_what_its_author_wrote() -> None:
     assert resolved(composition, {"seed"})["also"] == composition["also"]
 
 
-def of_function(*words: str) -> tuple[Any, dict[str, Any]]:
-    """The main grid's numbers of ranks, and those of the further grids that have their own."""
-    config = resolved(composed(*FUNCTION, *words), keys_of(words))
-    sizes = {name: grid["world_size"] for name, grid in config["also"].items() if "world_size" in grid}
-    return config["world_size"], sizes
+def test_a_function_is_measured_on_one_to_four_ranks_unless_told_and_variants_beside_it_keep_all_grids() -> None:
+    def sizes(*words: str) -> tuple[Any, dict[str, Any]]:
+        """The main grid's numbers of ranks, and those of the further grids that have their own."""
+        function = ("experiment=diagnose", "variant=callable", "variant.fn=my_package.my_attention")
+        config = resolved(composed(*function, *words), keys_of(words))
+        return config["world_size"], {
+            k: grid["world_size"] for k, grid in config["also"].items() if "world_size" in grid
+        }
 
-
-def test_a_function_is_measured_on_one_to_four_ranks_unless_told() -> None:
-    assert of_function() == ([1, 2, 3, 4], {"repeats": [2], "ranks": [3, 4]})
-    assert of_function("world_size=[1,16]") == ([1, 16], {})
-
-
-def test_variants_beside_a_function_keep_all_grids() -> None:
-    _, sizes = of_function("variant=[ring,callable]")
-    assert (sizes["simulated_many_ranks"], sizes["simulated_ranks"]) == (32, [3, 4, 5, 16])
+    assert sizes() == ([1, 2, 3, 4], {"repeats": [2], "ranks": [3, 4]})
+    assert sizes("world_size=[1,16]") == ([1, 16], {})
+    _, both = sizes("variant=[ring,callable]")
+    assert (both["simulated_many_ranks"], both["simulated_ranks"]) == (32, [3, 4, 5, 16])

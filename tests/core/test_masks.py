@@ -12,23 +12,19 @@ def seen(block: Block) -> torch.Tensor:
     rows, keys = block.query.stop - block.query.start, block.key.stop - block.key.start
     distance = torch.arange(keys) - torch.arange(rows)[:, None] - (keys - rows)
     left, right = block.window or (None, 0 if block.causal else None)
-    visible = torch.ones(rows, keys, dtype=torch.bool)
-    if left is not None:
-        visible &= distance >= -left
-    if right is not None:
-        visible &= distance <= right
-    return visible
+    return (distance >= (-keys - rows if left is None else -left)) & (
+        distance <= (keys + rows if right is None else right)
+    )
 
 
-@pytest.mark.parametrize("documents", [(), (0, 3, 4, 9)])
-@pytest.mark.parametrize("window", [None, 0, 1, 2, 5, 8])
+@pytest.mark.parametrize("documents", [(), (0, 3, 4, 8)])
+@pytest.mark.parametrize("window", [None, 0, 2, 5])
 @pytest.mark.parametrize("causal", [True, False])
 def test_blocks_of_windows_and_documents_tile_every_rectangle_exactly(causal, window, documents) -> None:
-    length = 9
+    length = 8
     position = torch.arange(length)
     distance = position - position[:, None]
-    visible = torch.ones(length, length, dtype=torch.bool)
-    visible &= (distance <= 0) if causal else visible
+    visible = (distance <= 0) if causal else torch.ones(length, length, dtype=torch.bool)
     visible &= (distance.abs() <= window) if window is not None else visible
     if documents:
         mine = torch.bucketize(position, torch.tensor(documents), right=True)
@@ -50,10 +46,9 @@ def test_blocks_of_windows_and_documents_tile_every_rectangle_exactly(causal, wi
 
 def test_a_window_that_hides_nothing_is_none() -> None:
     """Kernels without windows can do such blocks, and kernels with them round as if there were none."""
-    (block,) = Visibility(causal=True, window=3).blocks((0, 4), (0, 4))
-    assert block == Block(slice(0, 4), slice(0, 4), causal=True)
-    (block,) = Visibility(causal=True, window=9).blocks((4, 8), (0, 4))
-    assert block == Block(slice(4, 8), slice(0, 4), causal=False)
+    for window, query, causal in ((3, (0, 4), True), (9, (4, 8), False)):
+        (block,) = Visibility(causal=True, window=window).blocks(query, (0, 4))
+        assert block == Block(slice(*query), slice(0, 4), causal=causal)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
 from accuracy.core import own_code, plugins
+from accuracy.measurement.provenance import _digest_of_parts
 
 FILES = {
     "theirs/__init__.py": "from .ring import attend, wrapped",
@@ -22,71 +24,60 @@ FILES = {
     "helper.py": "import functools\n\ndef wrap(fn):\n    @functools.wraps(fn)\n    def inner(*given):\n"
     "        return fn(*given)\n    return inner\n",
 }
-NEEDED = sorted(FILES)  # of a package every file, of a module on its own that module
+"""Of a package every file counts, of a module on its own that module."""
 
 
 @pytest.fixture
-def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Their package, whose files lie in the current folder."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
-    yield tmp_path
+    yield importlib.import_module("theirs")
     for name in [name for name in sys.modules if name.partition(".")[0] in ("theirs", "helper")]:
         del sys.modules[name]
 
 
-def test_re_exports_decorators_and_the_whole_package_are_followed(theirs: Path) -> None:
-    import theirs as package  # type: ignore[import-not-found]
-
-    attend = package.attend
-    for function in (attend, package.wrapped, partial(attend, 1), attend.__get__(object())):
-        assert own_code.files(function) == [theirs / name for name in NEEDED]
-
-
-def test_a_change_of_any_of_them_is_another_code(theirs: Path) -> None:
-    import theirs as package
-
-    codes = [own_code.digest(own_code.files(package.attend)) for _ in range(2)]
+def test_re_exports_decorators_and_the_whole_package_are_followed_and_any_change_is_another_code(theirs: Any) -> None:
+    attend = theirs.attend
+    for function in (attend, theirs.wrapped, partial(attend, 1), attend.__get__(object())):
+        assert own_code.files(function) == [Path(name).resolve() for name in sorted(FILES)]
+    codes = [own_code.digest(own_code.files(attend)) for _ in range(2)]
     assert codes[0] == codes[1]
-    for name in NEEDED:
-        (theirs / name).write_text(f"{FILES[name]}\nCHANGED = 1\n")
-        codes.append(own_code.digest(own_code.files(package.attend)))
-    assert len({*codes}) == 1 + len(NEEDED)
+    for name in FILES:
+        Path(name).write_text(f"{FILES[name]}\nCHANGED = 1\n")
+        codes.append(own_code.digest(own_code.files(attend)))
+    assert len({*codes}) == 1 + len(FILES)
 
 
 def test_an_edit_that_this_process_has_not_loaded_is_no_code_that_another_process_has(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch
+    theirs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import theirs as package
-
     codes = []
     for edited, process in ((False, b"one"), (False, b"another"), (True, b"one"), (True, b"another")):
         stamp = plugins.STARTED + (10 if edited else -10)
         for name in FILES:
-            os.utime(theirs / name, (stamp, stamp))
+            os.utime(name, (stamp, stamp))
         monkeypatch.setattr(plugins, "PROCESS", process)
-        plugins.hand_over({"attend": package.attend})
+        plugins.hand_over({"attend": theirs.attend})
         codes.append(plugins.load_function("given:attend").code)
     plugins.hand_over({})
-    assert codes[0] == codes[1]
-    assert len({*codes}) == 3
+    assert (codes[0] == codes[1], len({*codes})) == (True, 3)
 
 
-def test_a_part_s_code_has_the_modules_of_the_user_s_that_it_imports(tmp_path: Path) -> None:
-    from accuracy.measurement.provenance import _digest_of_parts
-
+def test_a_part_s_code_has_the_modules_of_the_user_s_that_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "helper_of_a_part.py").write_text("FACTOR = 1\n")
     part = tmp_path / "part.py"
     part.write_text("from accuracy.variant import ring\nimport helper_of_a_part\n")
-    sys.path.append(str(tmp_path))
-    try:
-        before = _digest_of_parts.__wrapped__((str(part),))
-        (tmp_path / "helper_of_a_part.py").write_text("FACTOR = 20\n")
-        assert _digest_of_parts.__wrapped__((str(part),)) != before
-    finally:
-        sys.path.remove(str(tmp_path))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    before = _digest_of_parts.__wrapped__((str(part),))
+    (tmp_path / "helper_of_a_part.py").write_text("FACTOR = 20\n")
+    assert _digest_of_parts.__wrapped__((str(part),)) != before
 
 
 def test_a_mock_that_answers_every_name_has_few_layers() -> None:

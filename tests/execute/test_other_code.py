@@ -30,35 +30,32 @@ def git(folder: Path, *words: str) -> str:
 
 
 def test_after_an_edit_the_same_command_measures_again_and_one_table_has_one_code(
-    tmp_path: Path, accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
+    accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = tmp_path / "edited_package"
+    folder = accuracy.folder
+    package = folder / "edited_package"
     package.mkdir()
-    (package / "__init__.py").write_text("from .ring import my_attention\n")
-    (package / "ring.py").write_text(RING)
-    (package / "scaling.py").write_text("FACTOR = 1\n")
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", "edited_package")
-    git(tmp_path, "commit", "-qm", "one")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, text in {"__init__": "from .ring import my_attention\n", "ring": RING, "scaling": "FACTOR = 1\n"}.items():
+        (package / f"{name}.py").write_text(text)
+    git(folder, "init", "-q")
+    git(folder, "add", "edited_package")
+    git(folder, "commit", "-qm", "one")
+    monkeypatch.syspath_prepend(str(folder))
 
     def told(done: Answer) -> tuple[str, dict]:
         assert done.status == 0, done.err
-        functions = json.loads((tmp_path / "run" / "run.json").read_text())["provenance"]["functions"]
-        return done.out + done.err, functions["edited_package.my_attention"]
+        functions = json.loads((folder / "run" / "run.json").read_text())["provenance"]["functions"]
+        return done.out + done.err, functions["edited_package.my_attention"]["repositories"][0]
 
     _, about = told(accuracy(*WORDS))
-    commit = git(tmp_path, "rev-parse", "HEAD")
-    (repository,) = about["repositories"]
-    assert (repository["git_commit"], repository["dirty"], repository["files"]) == (commit, False, 3)
-    rows = len(table.read_results(tmp_path / "run"))
+    assert (about["git_commit"], about["dirty"], about["files"]) == (git(folder, "rev-parse", "HEAD"), False, 3)
+    rows = len(table.read_results(folder / "run"))
     assert "2 found done" in told(accuracy(*WORDS))[0]
     (package / "scaling.py").write_text("FACTOR = 4\n")
-    said, about = told(finish(start(tmp_path, *WORDS, PYTHONPATH=f"{PACKAGE.parent}:{tmp_path}")))
+    said, about = told(finish(start(folder, *WORDS, PYTHONPATH=f"{PACKAGE.parent}:{folder}")))
     assert f"{rows} rows of other code are measured again" in said
-    assert about["repositories"][0]["dirty"]
-    found = table.read_results(tmp_path / "run")
+    assert about["dirty"]
+    found = table.read_results(folder / "run")
     assert (len(found), found["code"].nunique()) == (rows, 1)
     assert found.loc[found["tensor"] == "out", "error_rel"].round(3).eq(3.0).all()
-    kept = tmp_path / "run" / "other_code"
-    assert len(list(kept.glob("*/results/*.parquet"))) == 2
+    assert len(list(folder.glob("run/other_code/*/results/*.parquet"))) == 2

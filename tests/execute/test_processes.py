@@ -4,8 +4,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
@@ -18,7 +16,6 @@ import pytest
 import accuracy as package
 from accuracy import cli as command
 from accuracy.core.case import Case
-from accuracy.core.paths import PACKAGE
 from accuracy.execute import pool, worker
 from accuracy.execute.plan import plan
 from accuracy.execute.worker import Work
@@ -66,7 +63,7 @@ def case_files(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.glob("results/[!.]*.parquet")}
 
 
-LATE = "the worker process was killed after case_seconds=10"
+LATE = "the worker process was killed after case_seconds=6"
 STUCK = "lock = ctypes.create_string_buffer(64); library = ctypes.{}(None); library.pthread_mutex_lock(lock); "
 FAULTS = {  # what a variant does, and why its case has no numbers
     "killed": ("os.kill(os.getpid(), 9)", "the worker process was killed by signal 9 (Killed)"),
@@ -75,7 +72,6 @@ FAULTS = {  # what a variant does, and why its case has no numbers
     "crashes": ("ctypes.string_at(0)", "the worker process was killed by signal 11 (Segmentation fault)"),
     "calls_exit": ("raise SystemExit(3)", "SystemExit: 3 (parts/variant/calls_exit.py:10, in forward)"),
     "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", LATE),
-    "sleeps": ("time.sleep(10**6)", LATE),
     "locks": (STUCK.format("PyDLL") + "library.pthread_mutex_lock(lock)", LATE),  # no Python code runs meanwhile
 }
 
@@ -83,7 +79,7 @@ FAULTS = {  # what a variant does, and why its case has no numbers
 def test_a_worker_that_ends_or_hangs_is_one_failed_row_and_is_replaced(tmp_path: Path) -> None:
     """Where a hanging one was is in its case's traceback."""
     chosen = plant(tmp_path, **{name: statement for name, (statement, _) in FAULTS.items()})
-    words = (*TINY, "device=cpu", "world_size=2", "dtype=float32", "case_seconds=10", "output_dir=run")
+    words = (*TINY, "device=cpu", "world_size=2", "dtype=float32", "case_seconds=6", "output_dir=run")
     answer = finish(start(tmp_path, "--config-dir=parts", *words, chosen, "workers=2"))
     assert answer.status == 0, answer.err
     assert f"1 measured, 0 unsupported, {len(FAULTS)} failed" in answer.out
@@ -91,14 +87,13 @@ def test_a_worker_that_ends_or_hangs_is_one_failed_row_and_is_replaced(tmp_path:
     failed = results[results["status"] == table.FAILED].set_index("variant")
     assert failed["reason"].to_dict() == {name: why for name, (_, why) in FAULTS.items()}
     assert set(results.loc[results["status"] == table.OK, "variant"]) == {"ring"}
-    for name in ("sleeps", "locks"):
-        text = (tmp_path / "run" / table.TRACEBACKS / f"{failed.loc[name, 'case_id']}.txt").read_text()
-        assert f"{name}.py" in text
+    text = (tmp_path / "run" / table.TRACEBACKS / f"{failed.loc['locks', 'case_id']}.txt").read_text()
+    assert "locks.py" in text
 
 
 def test_workers_killed_at_any_moment_cost_a_case_each_at_most(tmp_path: Path) -> None:
     """With every third case that begins a worker is killed, busy or idle or just started."""
-    given = cases("device=cpu", "variant=[ring,zigzag]", "world_size=[1,2,4]", "seed=[0,1,2,3]")
+    given = cases("device=cpu", "variant=ring", "world_size=[1,2,4]", "seed=[0,1,2,3]")
     begun = Counter[str]()
     killed: list[int] = []
     others = {*multiprocessing.active_children()}  # ranks that another test's calls keep
@@ -111,10 +106,10 @@ def test_workers_killed_at_any_moment_cost_a_case_each_at_most(tmp_path: Path) -
             victim.kill()
             killed.append(victim.pid or 0)
 
-    with closing(pool.measure(given, work(tmp_path, None, None, None), begin)) as ended:
+    with closing(pool.measure(given, work(tmp_path, None, None), begin)) as ended:
         statuses = Counter(ended)
     assert set(begun) == {case.id for case in given}
-    assert len(killed) >= 5
+    assert len(killed) >= 3
     assert statuses[table.FAILED] <= len(killed)
     assert statuses[table.OK] == len(given) - statuses[table.FAILED] > 0
     assert set(table.read_results(tmp_path)["case_id"]) == set(begun)
@@ -169,17 +164,16 @@ def work():
 CALLS = "work()", "thread = threading.Thread(target=work); thread.start(); thread.join()"
 
 
-def test_a_function_that_cannot_be_interrupted_ends_its_program_with_the_row_on_the_disk(tmp_path: Path) -> None:
-    """Called by the main thread, and by another one."""
-    for number in range(len(CALLS)):
-        (tmp_path / str(number)).mkdir()
-    programs = [processes.start("-c", SCRIPT + call, folder=tmp_path / str(n)) for n, call in enumerate(CALLS)]
-    for number, program in enumerate(programs):
-        error = program.communicate(timeout=300)[1]
-        assert program.returncode == worker.ENDED, error
-        (row,) = table.read_results(tmp_path / str(number) / "run").to_dict("records")
-        assert row["status"] == table.FAILED
-        assert row["reason"] == "took longer than case_seconds=1, and could not be interrupted"
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("call", CALLS, ids=["main thread", "another thread"])
+def test_a_function_that_cannot_be_interrupted_ends_its_program_with_the_row_on_the_disk(
+    tmp_path: Path, call: str
+) -> None:
+    program = processes.python("-c", SCRIPT + call, folder=tmp_path)
+    assert program.returncode == worker.ENDED, program.stderr
+    (row,) = table.read_results(tmp_path / "run").to_dict("records")
+    assert row["status"] == table.FAILED
+    assert row["reason"] == "took longer than case_seconds=1, and could not be interrupted"
 
 
 ENDS = ["SIGKILL to it", "SIGINT to all", "SIGTERM to all", "SIGKILL to ranks", "SIGINT to ranks"]
@@ -200,10 +194,7 @@ def test_however_the_command_ends_no_process_stays_and_its_rows_do(tmp_path: Pat
     assert len(pids) > 2
     assert bool(listening(pids)) is (whom == "ranks")
     assert all(address.startswith(LOOPBACK) for address in listening(pids))
-    if whom == "all":
-        os.killpg(process.pid, sent)
-    else:
-        process.send_signal(sent)
+    (os.killpg if whom == "all" else os.kill)(process.pid, sent)
     error = process.communicate(timeout=60)[1]
     assert process.returncode == (-sent if sent == signal.SIGKILL else command.INTERRUPTED)
     assert "Traceback" not in error
@@ -213,7 +204,7 @@ def test_however_the_command_ends_no_process_stays_and_its_rows_do(tmp_path: Pat
     assert (results["status"] == table.OK).all()
 
 
-SEEDS = 12  # enough that a run is not over before it is interrupted, also on a busy machine
+SEEDS = 8  # enough that a run is not over before it is interrupted, also on a busy machine
 GRID = (*TINY, "device=cpu", "variant=[ring,bpt_ring]", "dtype=[bfloat16,float32]", "world_size=[1,4]",
         "workers=1", f"seed={list(range(SEEDS))}", "output_dir=run")  # fmt: skip
 CASES = 2 * 2 * 2 * SEEDS
@@ -257,14 +248,9 @@ def test_a_full_disk_is_one_line_and_what_was_measured_stays(accuracy: CommandLi
     assert accuracy(*words, "seed=[0,1]").status == 0
     limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000));"
     code = f"{limit} runpy.run_module('accuracy', run_name='__main__', alter_sys=True)"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words, f"world={world}", "seed=[0,1,2]"],
-        cwd=accuracy.folder, env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)}, capture_output=True, text=True,
-        timeout=300, check=False,
-    )  # fmt: skip
+    done = processes.python("-c", code, *words, f"world={world}", "seed=[0,1,2]", folder=accuracy.folder)
     told = [line for line in done.stderr.splitlines() if line.startswith("accuracy: ")]
-    assert done.returncode == 2, done.stderr
-    assert len(told) == 1
+    assert (done.returncode, len(told)) == (2, 1), done.stderr
     assert "(File too large)" in told[0]
     assert "Traceback" not in done.stderr
     assert "3 found done" not in accuracy(*words, "seed=[0,1,2]").out
@@ -286,8 +272,7 @@ def test_ctrl_c_while_the_server_of_a_worker_imports_leaves_it_at_work_and_says_
     answer = finish(process)
     assert answer.status == 0, answer.err
     assert "1 measured, 0 unsupported, 1 failed" in answer.out
-    assert "Traceback" not in answer.err
-    assert "KeyboardInterrupt" not in answer.err
+    assert ("Traceback" in answer.err, "KeyboardInterrupt" in answer.err) == (False, False)
 
 
 @pytest.mark.gpu

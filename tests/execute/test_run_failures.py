@@ -13,33 +13,28 @@ async def backward(self, rank, dout, q, k, v, out, lse):
 """
 FORWARD = """
 async def forward(self, rank, q, k, v):
-    if rank.world.rank == 1:
-        raise {}
-    return await super().forward(rank, q, k, v)
-"""
-WRITES = """
-async def forward(self, rank, q, k, v):
     result = await super().forward(rank, q, k, v)
-    q.mul_(2)
+    {}
     return result
 """
+RAISES = FORWARD.format("if rank.world.rank == 1: raise ValueError('planted')")
 BROKEN = {  # code, and the reason in the row
-    "raises": (FORWARD.format("ValueError('planted')"), "rank 1: ValueError: planted"),
-    "hungry": (FORWARD.format("torch.OutOfMemoryError('CUDA out of memory')"), "rank 1: OutOfMemoryError: CUDA out of"),
+    "raises": (RAISES, "rank 1: ValueError: planted"),
+    "hungry": (
+        FORWARD.format("if rank.world.rank == 1: raise torch.OutOfMemoryError('CUDA out of memory')"),
+        "rank 1: OutOfMemoryError: CUDA out of",
+    ),
     "gives_nan": (BACKWARD.format("dq[0, 0, 0, :2] = torch.nan"), "4 non-finite values in dq"),  # two on each rank
     "upcasts": (
         BACKWARD.format("dv = dv.double() if rank.world.rank == 1 else dv"),
         "WrongResult: dv came as float64, expected float32",
     ),
-    "misshapes": (
-        BACKWARD.format("dk = dk[:, :1]"),
-        "WrongResult: dk came as (1, 1, 2, 8), expected (1, 16, 2, 8)",
-    ),
+    "misshapes": (BACKWARD.format("dk = dk[:, :1]"), "WrongResult: dk came as (1, 1, 2, 8), expected (1, 16, 2, 8)"),
     "waits_for_ever": (
         BACKWARD.format("rank.world.rank == 0 and await rank.world.ring_shift((dq,))"),
         "Deadlock: rank 0 waits for operation ",
     ),
-    "writes_to_its_inputs": (WRITES, "rank 0: RuntimeError: the variant wrote to its inputs"),
+    "writes_to_its_inputs": (FORWARD.format("q.mul_(2)"), "rank 0: RuntimeError: the variant wrote to its inputs"),
 }
 
 
@@ -52,18 +47,16 @@ def test_a_failing_variant_is_a_row_with_its_reason_and_the_run_goes_on(accuracy
     assert f"1 measured, 0 unsupported, {len(BROKEN)} failed" in answer.out
     results = table.read_results(accuracy.folder / "run")
     assert set(results[results["status"] == table.OK]["variant"]) == {"zigzag"}
-    reasons = results.groupby("variant")["reason"].unique()
     for name, (_, reason) in BROKEN.items():
-        assert (results[results["variant"] == name]["status"] == table.FAILED).all()
-        assert len(reasons[name]) == 1
-        assert reasons[name][0].startswith(reason)
+        (found,) = results.loc[results["variant"] == name, "reason"].unique()
+        assert found.startswith(reason)
     assert results[results["variant"] == "gives_nan"]["nonfinite"].max() == 4  # its numbers are kept
 
 
 def test_when_nothing_could_be_measured_the_status_says_so_every_time(accuracy: CommandLine) -> None:
     """Also when unsupported cases were found done: they are no measurement. (36 tokens: zigzag does not support four
     ranks.)"""
-    parts = planting.ring(accuracy.folder / "parts", "raises", BROKEN["raises"][0].replace("== 1", "== 0"))
+    parts = planting.ring(accuracy.folder / "parts", "raises", RAISES)
     code = (parts / "variant" / "raises.py").read_text()
     planting.variant(parts, "mirrored", code.replace("Planted()", "Planted(shardings=('zigzag',))"), "zigzag")
     words = (*SHORT, "variant=[raises,mirrored]", "world_size=[2,4]", "problem.seqlen=36", "output_dir=run")

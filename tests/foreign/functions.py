@@ -1,12 +1,13 @@
 """Attention as strangers write it, healthy and each with a fault of one line: `HEALTHY`, `FAULTY`, by name.
 
-Every function is called as `fn(q, k, v, *, causal, softmax_scale, group)`. `Foreign` says how each takes its tensors,
-on how many ranks it runs, and whether it computes in float32 inside.
+Every function is called as `fn(q, k, v, *, causal, softmax_scale, group)`.
 """
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,25 +15,32 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from tests.foreign import gathered, my_ring, ring
+from tests.foreign.ring import Steps, Where, attend, right, shifted
+from tests.golden import ring as gathered
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """fn; layout: how it takes its tensors; ranks: on which it runs; float32: whether it computes in float32 inside;
-    wrong: of a faulty one, the first tensor that is wrong."""
+    """A stranger's function, how it is called, and what is to be said of it.
+
+    layout, ranks: how it takes its tensors, on how many ranks it runs; float32: whether it computes in float32 inside.
+    Of a faulty one: wrong: the tensors that must be named; may: those that may be, too; causes: the families of
+    hypotheses that may be proven; says: words of the sentence; free: settings that `diagnose` chooses, as the fault
+    shows in some of them alone."""
 
     fn: Callable[..., Any]
     layout: str = "bshd"
     ranks: tuple[int, ...] = (1,)
     float32: bool = False
     wrong: str = ""
+    may: str = ""
+    causes: Sequence[str] = ()
+    says: str = ""
+    free: tuple[str, ...] = ()
 
 
-def visible(scores: Tensor, first: int = 1) -> Tensor:
-    return scores.masked_fill(
-        torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(first), -torch.inf
-    )
+def visible(scores: Tensor, first: int = 1, value: float = -torch.inf) -> Tensor:
+    return scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(first), value)
 
 
 def eager(
@@ -79,66 +87,54 @@ def scores_in_16_bits(
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = (q @ k.transpose(2, 3)).float() * softmax_scale
-    scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -1e30) if causal else scores
+    scores = visible(scores, value=-1e30) if causal else scores
     return (scores.softmax(-1).to(q.dtype) @ v).transpose(1, 2), scores.logsumexp(-1)
-
-
-def eager_hides_the_diagonal(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-    """The first token, which would see nothing, sees itself."""
-    if not how["causal"]:
-        return eager(q, k, v, **how)[0]
-    return torch.cat([eager(q[:, :1], k[:, :1], v[:, :1], **how)[0], eager(q, k, v, first=0, **how)[0][:, 1:]], 1)
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any) -> Tensor:
     return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True)
 
 
-def sdpa_as_transformers(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any) -> Tensor:
+def sdpa_as_transformers(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, **how: Any) -> Tensor:
     """One token needs no mask; so its dq and dk, which are 0, are rounded as those of any softmax."""
-    causal = causal and q.shape[2] > 1
-    return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True)
+    return sdpa(q, k, v, causal=causal and q.shape[2] > 1, **how)
 
 
-def sdpa_other_heads(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any) -> Tensor:
+def sdpa_other_heads(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
     k, v = (x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v))  # not repeat_interleave
-    return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale)
+    return sdpa(q, k, v, **how)
 
 
-def varlen(
-    q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_seqlen: int, causal: bool, softmax_scale: float,
-    group: Any,
-) -> Tensor:  # fmt: skip
+def varlen(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_seqlen: int, **how: Any) -> Tensor:
     """Sequences one behind another, (T, H, D)."""
-    whole = []
-    for begin, end in zip(cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist(), strict=True):
-        parts = (x[begin:end].transpose(0, 1)[None] for x in (q, k, v))
-        whole.append(sdpa(*parts, causal=causal, softmax_scale=softmax_scale, group=group)[0].transpose(0, 1))
-    return torch.cat(whole)
+    sequences = (slice(*each) for each in itertools.pairwise(cu_seqlens.tolist()))
+    return torch.cat([of_one(*(x[each] for x in (q, k, v)), **how) for each in sequences])
+
+
+def of_one(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    return sdpa(*(x.transpose(0, 1)[None] for x in (q, k, v)), **how)[0].transpose(0, 1)
 
 
 def varlen_default_scale(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, **how: Any) -> Tensor:
     return varlen(q, k, v, softmax_scale=q.shape[-1] ** -0.5, **how)
 
 
-def through_numpy(q: Tensor, k: Tensor, v: Tensor, *, keys: int = 0, **how: Any) -> Tensor:
-    """Forward only: nothing of it has a gradient."""
-    with torch.no_grad():
-        kept = torch.ones(k.shape[1]).index_fill(0, torch.tensor([keys % k.shape[1]] if keys else []).long(), 0.0)
-        q, k, v = (torch.from_numpy(x.detach().double().numpy()) for x in (q, k, v * kept[:, None, None].to(v)))
-        scores = torch.einsum("bqhd,bkhd->bhqk", q, k.repeat_interleave(q.shape[2] // k.shape[2], 2))
-        scores = scores * how["softmax_scale"]
-        scores = visible(scores) if how["causal"] else scores
-        out = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v.repeat_interleave(q.shape[2] // v.shape[2], 2))
-    return out
+def borders_ignored(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_seqlen: int, **how: Any) -> Tensor:
+    return of_one(q, k, v, **how)
 
 
-def forward_only(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-    return through_numpy(q, k, v, **how).to(q.dtype)
+def forward_only(q: Tensor, k: Tensor, v: Tensor, *, kept: Any = 1.0, **how: Any) -> Tensor:
+    """Through numpy: nothing of it has a gradient."""
+    q64, k64, v64 = (torch.from_numpy(x.detach().double().numpy()) for x in (q, k, v))
+    k64, v64 = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k64, v64 * kept))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q64, k64) * how["softmax_scale"]
+    scores = visible(scores) if how["causal"] else scores
+    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v64).to(q.dtype)
 
 
 def forward_only_without_a_value(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-    return through_numpy(q, k, v, keys=7, **how).to(q.dtype)
+    lost = torch.arange(k.shape[1]) == 7 % k.shape[1]
+    return forward_only(q, k, v, kept=~lost[:, None, None], **how)
 
 
 def asks_its_group(q: Tensor, k: Tensor, v: Tensor, *, group: Any, **how: Any) -> Tensor:
@@ -157,17 +153,80 @@ HEALTHY = {
     "varlen": Foreign(varlen, "varlen"),
     "forward_only": Foreign(forward_only),
     "asks_its_group": Foreign(asks_its_group, float32=True),
-    "gathered": Foreign(gathered.attend, ranks=(1, 2, 4)),
-    "ring": Foreign(ring.attend, ranks=(1, 4)),
-    "my_ring": Foreign(my_ring.ring_good, ranks=(1, 2, 4), float32=True),
+    "gathered": Foreign(gathered.ring, ranks=(1, 2, 4), float32=True),
+    "ring": Foreign(right, ranks=(1, 4)),
 }
+
+
+class Wrong(Steps):
+    """A ring with some of its steps replaced; each is given what the right one is given."""
+
+    def __init__(self, **steps: Any) -> None:
+        vars(self).update(steps)
+
+
+def ring(
+    wrong: str, causes: Sequence[str] = (), /, says: str = "", free: tuple[str, ...] = (), **steps: Any
+) -> Foreign:
+    return Foreign(partial(attend, steps=Wrong(**steps)), "bshd", (1, 4), False, wrong, "", causes, says, free)
+
+
+def missing(when: Callable[[Where, int], Any]) -> Callable[[Where, int, bool], int]:
+    """The block of the keys of the rank before does not count where a condition holds."""
+
+    def times(where: Where, length: int, causal: bool) -> int:
+        rank, size, source = where
+        lost = size > 1 and (rank - source) % size == 1 and when(where, length)
+        return 0 if lost else Steps().times(where, length, causal)
+
+    return times
+
+
+def first_item_s_keys(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return q, k[:1].expand_as(k), v[:1].expand_as(v)  # a batch stride of 0
+
+
+def off_by_one_rank(dq: Tensor, dk: Tensor, dv: Tensor, group: Any) -> tuple[Tensor, ...]:
+    return dq, *shifted((dk, dv), group)
+
+
+def never_zeroed(dq: Tensor, dk: Tensor, dv: Tensor, group: Any, sums: dict[Any, Any] = {}) -> tuple[Tensor, ...]:  # noqa: B006
+    """dq goes on from where the last call of its shape ended."""
+    key = dq.shape, dq.dtype
+    sums[key] = dq + sums.get(key, 0)
+    return sums[key], dk, dv
+
+
+def late(mine: tuple[Tensor, ...], group: Any, hop: int, way: str, calls: Any = itertools.count(1)) -> Any:  # noqa: B008
+    """Once in 200 calls a rank's first shift brings its own tensors."""
+    found = shifted(mine, group)
+    return mine if hop == 0 and way == "forward" and dist.get_rank(group) == 1 and next(calls) % 200 == 0 else found
+
+
+EVERYTHING, GRADIENTS = "out lse dq dk dv", "dq dk dv"
+BLOCKS = "blocks", "pairs"
+RUN_TO_RUN = "run to run"
 FAULTY = {
-    "eager_sees_one_later": Foreign(eager_sees_one_later, wrong="out"),
-    "eager_hides_the_diagonal": Foreign(eager_hides_the_diagonal, wrong="out"),
-    "eager_lse_to_base_2": Foreign(eager_lse_to_base_2, wrong="lse"),
-    "eager_lse_in_bfloat16": Foreign(eager_lse_in_bfloat16, wrong="lse"),
-    "sdpa_other_heads": Foreign(sdpa_other_heads, "bhsd", wrong="out"),
-    "varlen_default_scale": Foreign(varlen_default_scale, "varlen", wrong="out"),
-    "forward_only_without_a_value": Foreign(forward_only_without_a_value, wrong="out"),
-    "gathered_keeps_its_own_gradient": Foreign(gathered.keeps_its_own_gradient, ranks=(1, 2, 4), wrong="dk"),
-}
+    "eager_sees_one_later": Foreign(eager_sees_one_later, wrong="out", may=GRADIENTS, causes=("mask",)),
+    "eager_lse_to_base_2": Foreign(eager_lse_to_base_2, wrong="lse", causes=("factor",)),
+    "eager_lse_in_bfloat16": Foreign(eager_lse_in_bfloat16, wrong="lse", causes=("cast",)),
+    "sdpa_other_heads": Foreign(sdpa_other_heads, "bhsd", wrong="out", may=GRADIENTS, causes=("heads",)),
+    "varlen_default_scale": Foreign(varlen_default_scale, "varlen", wrong="out", may=GRADIENTS, causes=("scale",)),
+    "forward_only_without_a_value": Foreign(forward_only_without_a_value, wrong="out", causes=BLOCKS),
+    "documents_ignored": Foreign(
+        borders_ignored, "varlen", wrong="out", may=GRADIENTS, causes=("mask", *BLOCKS), says="borders of"
+    ),
+    "gathered_own_gradients": Foreign(
+        gathered.own_gradients, ranks=(1, 2, 4), wrong="dk dv", causes=("shard", *BLOCKS)
+    ),
+    "block_missing": ring(EVERYTHING, BLOCKS, times=missing(lambda where, length: True)),
+    "one_rank_off": ring("dk dv", ("shard",), gradients=off_by_one_rank),
+    "odd_size": ring(EVERYTHING, BLOCKS, "with 3 ranks (right with 1, 2 and 4)", ("world_size",),
+                     times=missing(lambda where, length: where[1] % 2)),
+    "long": ring(EVERYTHING, BLOCKS, "only with seqlen=2304", ("seqlen",),
+                 times=missing(lambda where, length: length * where[1] > 2048)),
+    "second_of_batch": ring(EVERYTHING, ("shard",), "only with batch=2", given=first_item_s_keys),
+    "race": Foreign(partial(attend, steps=Wrong(received=late)), ranks=(1, 4), wrong="out", may=EVERYTHING,
+                    says=RUN_TO_RUN),
+    "sum_never_zeroed": ring("dq", says=RUN_TO_RUN, gradients=never_zeroed),
+}  # fmt: skip

@@ -1,7 +1,7 @@
 """A stranger's ring in steps, and what it does when one of them is overridden: `attend(..., steps=Steps())`.
 
-Keys and values go round with isend and irecv; sums are float32, in a float64 call float64. The right step is the one of
-`Steps`; `tests.foreign.twins` has the wrong ones.
+Keys and values go round with isend and irecv, gradients with them; sums are float32, in a float64 call float64. The
+right step is the one of `Steps`; `tests.foreign.functions` has wrong ones.
 """
 
 from typing import Any
@@ -9,6 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+Where = tuple[int, int, int]
+"""The rank, the ring's size, and whose keys are at hand."""
 
 
 def shifted(tensors: tuple[Tensor, ...], group: Any) -> tuple[Tensor, ...]:
@@ -26,29 +29,13 @@ def shifted(tensors: tuple[Tensor, ...], group: Any) -> tuple[Tensor, ...]:
 
 
 class Steps:
-    """What the ring does at each place; where: the rank, the ring's size and whose keys are at hand."""
+    """What the ring does at each place."""
 
     def given(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v as the forward takes them."""
         return q, k, v
 
-    def scale(self, scale: float, way: str) -> float:
-        """Of the scores, in the forward or the backward."""
-        return scale
-
-    def spread(self, x: Tensor, share: int) -> Tensor:
-        """(B, S, Hk, D) to all query heads."""
-        return x.repeat_interleave(share, 2)
-
-    def gathered(self, x: Tensor, share: int) -> Tensor:
-        """Gradients (B, S, H, D) of query heads, summed over those that share a key head."""
-        return x.unflatten(2, (-1, share)).sum(3)
-
-    def hidden(self, length: int) -> Tensor:
-        """(S, S) of a rank's own keys under a causal mask."""
-        return torch.ones(length, length, dtype=torch.bool).triu(1)
-
-    def times(self, where: tuple[int, int, int], length: int, causal: bool, way: str) -> int:
+    def times(self, where: Where, length: int, causal: bool) -> int:
         """How many times a block counts."""
         rank, _, source = where
         return int(not causal or source <= rank)
@@ -57,29 +44,7 @@ class Steps:
         """What the rank before sends, while this rank's goes to the next."""
         return shifted(mine, group)
 
-    def merge(self, out: Tensor, lse: Tensor, part: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
-        """Two partials are one; out (B, S, H, D), lse (B, H, S)."""
-        new = torch.logaddexp(lse, block)
-        old_share, new_share = (rows(torch.exp(x - new)) for x in (lse, block))
-        return out * old_share + part * new_share, new
-
-    def saved(self, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-        """What the backward reads."""
-        return out, lse
-
-    def returned(self, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-        """What the caller gets."""
-        return out, lse
-
-    def add(self, total: Tensor, x: Tensor) -> Tensor:
-        """Onto a sum of gradients."""
-        return total + x
-
-    def zeros(self, name: str, like: Tensor) -> Tensor:
-        """Where a sum of gradients begins."""
-        return torch.zeros(like.shape, dtype=wide(like).dtype)
-
-    def gradients(self, dq: Tensor, dk: Tensor, dv: Tensor, how: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    def gradients(self, dq: Tensor, dk: Tensor, dv: Tensor, group: Any) -> tuple[Tensor, ...]:
         """What autograd gets."""
         return dq, dk, dv
 
@@ -88,70 +53,95 @@ def wide(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def rows(x: Tensor) -> Tensor:
-    """(B, H, S) beside (B, S, H, D)."""
-    return x.transpose(1, 2)[..., None]
+def to_heads(x: Tensor, like: Tensor) -> Tensor:
+    """(B, S, Hk, D) to all query heads."""
+    return wide(x).repeat_interleave(like.shape[2] // x.shape[2], 2)
+
+
+def of_keys(x: Tensor, like: Tensor) -> Tensor:
+    """Gradients (B, S, H, D) of query heads, summed over those that share a key head."""
+    return x.unflatten(2, (like.shape[2], -1)).sum(3)
 
 
 class Ring(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, steps: Steps, how: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        ctx.steps, ctx.how, ctx.share = steps, how, q.shape[2] // k.shape[2]
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, steps: Steps, how: Any) -> tuple[Tensor, Tensor]:
+        ctx.steps, ctx.how = steps, how
         q, k, v = steps.given(q, k, v)
+        causal, scale, group = how
+        rank, size = dist.get_rank(group), dist.get_world_size(group)
         out, lse, travelling = None, None, (k, v)
-        for hop in range(how["size"]):
-            where = how["rank"], how["size"], (how["rank"] - hop) % how["size"]
-            for _ in range(steps.times(where, q.shape[1], how["causal"], "forward")):
-                scores = scores_of(ctx, q, travelling[0], where, "forward")
+        for hop in range(size):
+            where = rank, size, (rank - hop) % size
+            for _ in range(steps.times(where, q.shape[1], causal)):
+                scores = scores_of(q, travelling[0], causal, scale, where)
                 block = scores.logsumexp(-1)
-                values = steps.spread(wide(travelling[1]), ctx.share)
-                part = torch.einsum("bhqk,bkhd->bqhd", torch.exp(scores - block[..., None]), values)
-                out, lse = (part, block) if lse is None else steps.merge(out, lse, part, block)
-            if hop < how["size"] - 1:
-                travelling = steps.received(travelling, how["group"], hop, "forward")
-        ctx.save_for_backward(q, k, v, *steps.saved(out, lse))
-        out, lse = steps.returned(out, lse)
+                part = torch.einsum("bhqk,bkhd->bqhd", (scores - block[..., None]).exp(), to_heads(travelling[1], q))
+                if lse is None:
+                    out, lse = part, block
+                else:
+                    new = torch.logaddexp(lse, block)
+                    old_share, new_share = ((x - new).exp().transpose(1, 2)[..., None] for x in (lse, block))
+                    out, lse = out * old_share + part * new_share, new
+            if hop < size - 1:
+                travelling = steps.received(travelling, group, hop, "forward")
+        ctx.save_for_backward(q, k, v, out, lse)
         ctx.mark_non_differentiable(lse)
         return out.to(q.dtype), lse
 
     @staticmethod
-    def backward(ctx: Any, *received: Tensor) -> tuple[Any, ...]:
-        q, k, v, out, lse = ctx.saved_tensors
-        steps, how, share = ctx.steps, ctx.how, ctx.share
-        dout, scale = wide(received[0]), steps.scale(how["scale"], "backward")
+    def backward(ctx: Any, dout: Tensor, _: Any) -> tuple[Any, ...]:
+        (q, k, v, out, lse), steps, (causal, scale, group) = ctx.saved_tensors, ctx.steps, ctx.how
+        rank, size, dout = dist.get_rank(group), dist.get_world_size(group), wide(dout)
         delta = (dout * out).sum(-1).transpose(1, 2)[..., None]
-        dq, dk, dv = (steps.zeros(name, x) for name, x in (("dq", q), ("dk", k), ("dv", v)))
+        dq, dk, dv = (torch.zeros_like(wide(x)) for x in (q, k, v))
         travelling = k, v, dk, dv
-        for hop in range(how["size"]):
-            where = how["rank"], how["size"], (how["rank"] - hop) % how["size"]
+        for hop in range(size):
+            where = rank, size, (rank - hop) % size
             k_here, v_here, dk, dv = travelling
-            for _ in range(steps.times(where, q.shape[1], how["causal"], "backward")):
-                weights = torch.exp(scores_of(ctx, q, k_here, where, "backward") - lse[..., None])
-                slope = torch.einsum("bqhd,bkhd->bhqk", dout, steps.spread(wide(v_here), share)) - delta
+            for _ in range(steps.times(where, q.shape[1], causal)):
+                weights = (scores_of(q, k_here, causal, scale, where) - lse[..., None]).exp()
+                slope = torch.einsum("bqhd,bkhd->bhqk", dout, to_heads(v_here, q)) - delta
                 slope = weights * slope * scale
-                dq = steps.add(dq, torch.einsum("bhqk,bkhd->bqhd", slope, steps.spread(wide(k_here), share)))
-                of_keys = (torch.einsum("bhqk,bqhd->bkhd", x, y) for x, y in ((slope, wide(q)), (weights, dout)))
-                dk, dv = (steps.add(x, steps.gathered(y, share)) for x, y in zip((dk, dv), of_keys, strict=True))
-            travelling = steps.received((k_here, v_here, dk, dv), how["group"], hop, "backward")
-        found = steps.gradients(dq, *travelling[2:], how)
+                dq = dq + torch.einsum("bhqk,bkhd->bqhd", slope, to_heads(k_here, q))
+                dk = dk + of_keys(torch.einsum("bhqk,bqhd->bkhd", slope, wide(q)), k)
+                dv = dv + of_keys(torch.einsum("bhqk,bqhd->bkhd", weights, dout), k)
+            travelling = steps.received((k_here, v_here, dk, dv), group, hop, "backward")
+        found = steps.gradients(dq, *travelling[2:], group)
         return *(x.to(y.dtype) for x, y in zip(found, (q, k, v), strict=True)), None, None
 
 
-def scores_of(ctx: Any, q: Tensor, k: Tensor, where: tuple[int, int, int], way: str) -> Tensor:
+def scores_of(q: Tensor, k: Tensor, causal: bool, scale: float, where: Where) -> Tensor:
     """(B, H, S/W, S/W) of this rank's queries and the keys at hand."""
-    steps, (rank, _, source) = ctx.steps, where
-    scores = torch.einsum("bqhd,bkhd->bhqk", wide(q), steps.spread(wide(k), ctx.share))
-    scores = scores * steps.scale(ctx.how["scale"], way)
-    if ctx.how["causal"] and source >= rank:
-        hidden = steps.hidden(q.shape[1]) if source == rank else torch.ones(scores.shape[-2:], dtype=torch.bool)
-        scores = scores.masked_fill(hidden, -torch.inf)
+    rank, _, source = where
+    scores = torch.einsum("bqhd,bkhd->bhqk", wide(q), to_heads(k, q)) * scale
+    if causal and source >= rank:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool)
+        scores = scores.masked_fill(hidden.triu(1) if source == rank else hidden, -torch.inf)
     return scores
 
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any, steps: Steps | None = None
 ) -> tuple[Tensor, Tensor]:
-    how = {"causal": causal, "scale": softmax_scale, "group": group, "rank": dist.get_rank(group),
-           "size": dist.get_world_size(group)}  # fmt: skip
-    out, lse = Ring.apply(q, k, v, steps or Steps(), how)
+    out, lse = Ring.apply(q, k, v, steps or Steps(), (causal, softmax_scale, group))
     return out, lse
+
+
+class Fresh(Steps):
+    """Fresh buffers once the pipeline is full: what the first two of more ranks added to dk and dv is lost."""
+
+    def received(self, mine: tuple[Tensor, ...], group: Any, hop: int, way: str) -> tuple[Tensor, ...]:
+        found = super().received(mine, group, hop, way)
+        stale = way == "backward" and hop == 1 and dist.get_world_size(group) > 2
+        return (*found[:2], *map(torch.zeros_like, found[2:])) if stale else found
+
+
+def right(q, k, v, causal=True, softmax_scale=None, group=None):  # type: ignore[no-untyped-def]
+    """Called as a newcomer's function may be."""
+    return attend(q, k, v, causal=causal, softmax_scale=softmax_scale or q.shape[-1] ** -0.5, group=group)
+
+
+def wrong_from_three_ranks_on(q, k, v, causal=True, softmax_scale=None, group=None):  # type: ignore[no-untyped-def]
+    scale = softmax_scale or q.shape[-1] ** -0.5
+    return attend(q, k, v, causal=causal, softmax_scale=scale, group=group, steps=Fresh())

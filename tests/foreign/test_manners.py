@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 import accuracy
-from tests.foreign import gathered
 from tests.foreign.functions import asks_its_group, eager_out
+from tests.golden import ring as gathered
 
 SMALL = {"seqlen": 32, "heads": 2, "heads_kv": 2, "head_dim": 8, "device": "cpu", "dtype": "float32"}
 pytestmark = pytest.mark.xdist_group("foreign")
@@ -28,20 +28,18 @@ def measured(fn: Any, **how: Any) -> Any:
     return rows
 
 
-def test_a_function_finds_a_group_of_one_and_it_is_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_finds_a_group_of_one_which_is_gone_afterwards_and_the_caller_s_stays() -> None:
     hook, before = sys.excepthook, dict(os.environ)
     measured(asks_its_group)
-    accuracy.assert_accurate(asks_its_group, world_size=1, **SMALL)
     assert not dist.is_initialized()
-    assert sys.excepthook is hook
-    assert dict(os.environ) == before
-
-
-def test_a_function_may_have_other_names_for_mask_and_scale_and_none_for_the_group() -> None:
-    def other(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, sm_scale: float) -> Tensor:
-        return eager_out(q, k, v, causal=is_causal, softmax_scale=sm_scale, group=None)
-
-    accuracy.assert_accurate(other, **SMALL)
+    assert (sys.excepthook is hook, dict(os.environ)) == (True, before)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    mine = dist.group.WORLD
+    try:
+        measured(asks_its_group)
+        assert dist.group.WORLD is mine
+    finally:
+        dist.destroy_process_group()
 
 
 def test_ranks_start_where_modules_were_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,18 +48,7 @@ def test_ranks_start_where_modules_were_dropped(monkeypatch: pytest.MonkeyPatch)
     for name in [*sys.modules]:
         if name.startswith(("torch.distributed.elastic", "accuracy.execute.ranks.agent")):
             monkeypatch.delitem(sys.modules, name)
-    assert set(measured(gathered.attend, world_size=2)["rank"]) == {-1, 0, 1}
-
-
-def test_a_default_group_of_the_caller_s_stays() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    mine = dist.group.WORLD
-    try:
-        measured(asks_its_group)
-        assert dist.group.WORLD is mine
-        dist.all_reduce(torch.ones(1))
-    finally:
-        dist.destroy_process_group()
+    assert set(measured(gathered.ring, world_size=2)["rank"]) == {-1, 0, 1}
 
 
 def state() -> dict[str, Any]:
@@ -69,16 +56,19 @@ def state() -> dict[str, Any]:
         "dtype": torch.get_default_dtype(), "deterministic": torch.are_deterministic_algorithms_enabled(),
         "grad": torch.is_grad_enabled(), "threads": torch.get_num_threads(), "folder": os.getcwd(),
         "device": torch.get_default_device(), "precision": torch.get_float32_matmul_precision(),
-        "random": (random.random(), float(np.random.rand()), float(torch.rand(1))),
         "flash": torch.backends.cuda.flash_sdp_enabled(),
     }  # fmt: skip
+
+
+def random_states() -> tuple[Any, ...]:
+    return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()
 
 
 def test_what_a_function_sets_reaches_neither_the_caller_nor_the_next_case(tmp_path: Path) -> None:
     seen: list[Any] = []
 
     def rude(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-        seen.append({name: value for name, value in state().items() if name != "random"})
+        seen.append(state())
         out = eager_out(q, k, v, **how)
         torch.manual_seed(1), np.random.seed(1), random.seed(1)
         torch.set_default_dtype(torch.float64)
@@ -91,22 +81,15 @@ def test_what_a_function_sets_reaches_neither_the_caller_nor_the_next_case(tmp_p
         os.chdir(tmp_path)
         return out
 
-    def seeded() -> dict[str, Any]:
-        torch.manual_seed(0), np.random.seed(0), random.seed(0)
-        return state()
-
-    before, torch_state = seeded(), torch.get_rng_state()
-    numpy_state, python_state = np.random.get_state()[1].tolist(), random.getstate()
+    torch.manual_seed(0), np.random.seed(0), random.seed(0)
+    before = state(), random_states()
     measured(rude, seed=[0, 1])
-    assert torch.equal(torch.get_rng_state(), torch_state)
-    assert np.random.get_state()[1].tolist() == numpy_state
-    assert random.getstate() == python_state
-    assert seeded() == before
+    assert (state(), random_states()) == before
     assert seen[0] == seen[1]
 
 
 def test_the_caller_s_fp32_precision_neither_raises_nor_changes_nor_counts() -> None:
-    usual = measured(eager_out)
+    usual = measured(eager_out)["error_rel"].dropna().tolist()
     for switch in ("fp32_precision", "cuda.matmul.fp32_precision", "mkldnn.matmul.fp32_precision"):
         path, _, name = f"backends.{switch}".rpartition(".")
         holder = operator.attrgetter(path)(torch)
@@ -115,12 +98,10 @@ def test_the_caller_s_fp32_precision_neither_raises_nor_changes_nor_counts() -> 
         before = getattr(holder, name)
         setattr(holder, name, "tf32")
         try:
-            rows = measured(eager_out)
-            accuracy.assert_accurate(eager_out, **SMALL)
+            assert measured(eager_out)["error_rel"].dropna().tolist() == usual, switch
             assert getattr(holder, name) == "tf32", switch
         finally:
             setattr(holder, name, before)
-        assert rows["error_rel"].dropna().tolist() == usual["error_rel"].dropna().tolist(), switch
 
 
 def raising(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
@@ -133,10 +114,9 @@ def test_an_exception_has_its_place_and_its_traceback_is_kept_or_logged_once(
     accuracy.measure(raising, seed=[0, 1], **SMALL)
     (logged,) = [each.getMessage() for each in caplog.records if each.name == "accuracy"]
     (row,) = accuracy.measure(raising, output_dir=tmp_path / "run", **SMALL).to_dict("records")
-    line = raising.__code__.co_firstlineno + 1
+    place = f"test_manners.py:{raising.__code__.co_firstlineno + 1}, in raising)"
     assert row["reason"].startswith("ValueError: not today (")
-    assert row["reason"].endswith(f"test_manners.py:{line}, in raising)")
-    (written,) = (tmp_path / "run" / "tracebacks").iterdir()
-    assert written.stem == row["case_id"]
+    assert row["reason"].endswith(place)
+    written = tmp_path / "run" / "tracebacks" / f"{row['case_id']}.txt"
     for text in (logged, written.read_text()):
         assert 'raise ValueError("not today")' in text

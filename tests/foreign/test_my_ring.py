@@ -1,116 +1,72 @@
-"""A ring that is wrong from 3 ranks on is found in every way in which a newcomer would try it; a right one never is.
-
-The ways: diagnose; a script under torchrun; plain pytest; torchrun -m pytest; assert_accurate(world_size=4); the
-accuracy_gate fixture; variant=callable; experiment=diagnose variant=callable.
-"""
+"""A ring that is wrong from 3 ranks on is found in every way in which a newcomer would try it; a right one never is."""
 
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import accuracy
 from accuracy.config import resolve
-from tests.foreign import my_ring
-from tests.foreign.twins import FEW_PAIRS
+from tests.command_line import CommandLine
+from tests.foreign import ring
+from tests.foreign.test_foreign import FEW_PAIRS
 from tests.processes import python
 
-pytestmark = pytest.mark.xdist_group("my_ring")
+pytestmark = pytest.mark.xdist_group("foreign")
 SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16}
-WORDS = [f"problem.{name}={value}" for name, value in SMALL.items()]
-BOTH = {"ring_good": False, "ring_bad": True}
+RINGS: dict[str, Callable[..., Any]] = {"right": ring.right, "wrong": ring.wrong_from_three_ranks_on}
 SCRIPT = f"""
-import sys
 import accuracy
 from accuracy.config import resolve
-from tests.foreign import my_ring
+from tests.foreign import ring
 
 resolve.MOST_PAIRS_AGAIN = {FEW_PAIRS}
-found = accuracy.diagnose(getattr(my_ring, sys.argv[1]), dtype="bfloat16", **{SMALL})
+found = accuracy.diagnose(ring.wrong_from_three_ranks_on, dtype="bfloat16", **{SMALL})
 ran = sorted(set(found.results.loc[found.results["status"] == "ok", "world_size"]))
 print(f"<{{found.label}} {{found.is_bug}} {{ran}}>", flush=True)
 """
-SUITE = f"""
-from accuracy import assert_accurate
-from tests.foreign.my_ring import ring_bad, ring_good
 
-def test_good():
-    assert_accurate(ring_good, **{SMALL})
 
-def test_bad():
-    assert_accurate(ring_bad, **{SMALL})
-"""
-GATED = SUITE.replace("():", "(accuracy_gate):").replace(" assert_accurate(", " accuracy_gate(seeds=[0, 1], fn=")
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3")
+@pytest.fixture(autouse=True)
+def _few_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve, "MOST_PAIRS_AGAIN", FEW_PAIRS)
 
 
 @pytest.mark.stress(1)
-@pytest.mark.parametrize("name", BOTH)
-def test_by_diagnose(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolve, "MOST_PAIRS_AGAIN", FEW_PAIRS)
-    found = accuracy.diagnose(getattr(my_ring, name), dtype="bfloat16", **SMALL)
-    assert found.is_bug == BOTH[name], found.sentence
+@pytest.mark.parametrize("name", RINGS)
+def test_by_diagnose_on_one_to_four_ranks(name: str) -> None:
+    found = accuracy.diagnose(RINGS[name], dtype="bfloat16", **SMALL)
+    assert found.is_bug == (name == "wrong"), found.sentence
     assert set(found.results.loc[found.results["status"] == "ok", "world_size"]) == {1, 2, 3, 4}
 
 
-@pytest.mark.stress(1)
-@pytest.mark.parametrize("name", BOTH)
-def test_by_assert_accurate_on_four_ranks(name: str) -> None:
-    how = {"world_size": 4, **SMALL}
-    if not BOTH[name]:
-        assert set(accuracy.assert_accurate(my_ring.ring_good, **how)["world_size"]) == {4}
+@pytest.mark.parametrize("name", RINGS)
+def test_by_the_assertion_and_the_fixture(name: str, accuracy_gate: Callable[..., Any]) -> None:
+    if name == "right":
+        assert set(accuracy.assert_accurate(ring.right, **SMALL)["world_size"]) == {1, 2, 3, 4}
         return
-    with pytest.raises(AssertionError, match="4 ranks"):
-        accuracy.assert_accurate(my_ring.ring_bad, **how)
-
-
-def script(name: str, folder: Path) -> None:
-    (folder / "script.py").write_text(SCRIPT)
-    done = python(*TORCHRUN, "script.py", name, folder=folder)
-    found = re.findall(r"<(\w+) (\w+) (.*?)>", done.stdout)
-    expected = "logic" if BOTH[name] else "rounding", str(BOTH[name]), "[1, 2, 3]"
-    assert found == [expected] * 3, done.stdout + done.stderr
-
-
-def pytest_of(suite: str, *before: str) -> Callable[[str, Path], None]:
-    """Run pytest on a suite that has a test of either ring."""
-
-    def way(name: str, folder: Path) -> None:
-        (folder / "test_suite.py").write_text(suite)
-        words = "-m", "pytest", "-q", "-p", "accuracy.api.pytest_plugin", "-p", "no:cacheprovider"
-        done = python(*before, *words, folder=folder, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
-        assert done.stdout.count("1 failed, 1 passed") == (3 if before else 1), done.stdout + done.stderr
-        assert re.search(r"ring_bad (bfloat16 W=3|\(bfloat16, 3 ranks)", done.stdout), done.stdout + done.stderr
-
-    return way
-
-
-def command(*words: str) -> Callable[[str, Path], None]:
-    """Run the command."""
-
-    def way(name: str, folder: Path) -> None:
-        fn = f"variant.fn=tests.foreign.my_ring.{name}"
-        done = python("-m", "accuracy", *words, "variant=callable", fn, *WORDS, "output_dir=run", folder=folder)
-        assert done.returncode == (5 if words and BOTH[name] else 0), done.stdout + done.stderr
-        assert ("dk and dv are wrong" in done.stdout) == BOTH[name], done.stdout
-
-    return way
-
-
-WAYS = {
-    "a script under torchrun": script, "pytest": pytest_of(SUITE), "torchrun -m pytest": pytest_of(SUITE, *TORCHRUN),
-    "the fixture": pytest_of(GATED), "the command": command(),
-    "experiment=diagnose": command("experiment=diagnose", "dtype=bfloat16"),
-}  # fmt: skip
-
-
-SUITES = ("pytest", "torchrun -m pytest", "the fixture")  # which have a test of either ring
+    with pytest.raises(AssertionError, match=r"bfloat16, 3 ranks"):
+        accuracy.assert_accurate(RINGS[name], **SMALL)
+    with pytest.raises(BaseException, match=r"bfloat16 W=3"):
+        accuracy_gate(RINGS[name], seeds=[0, 1], **SMALL)
 
 
 @pytest.mark.stress(2)
-@pytest.mark.parametrize(
-    ("way", "name"), [(way, name) for way in WAYS for name in BOTH if BOTH[name] or way not in SUITES]
-)
-def test_by_another_process(way: str, name: str, tmp_path: Path) -> None:
-    WAYS[way](name, tmp_path)
+@pytest.mark.parametrize("name", RINGS)
+@pytest.mark.parametrize("words", [(), ("experiment=diagnose", "dtype=bfloat16")], ids=["measured", "diagnosed"])
+def test_by_the_command(words: tuple[str, ...], name: str, accuracy: CommandLine) -> None:
+    problem = [f"problem.{key}={value}" for key, value in SMALL.items()]
+    fn = f"variant.fn=tests.foreign.ring.{RINGS[name].__name__}"
+    done = accuracy(*words, "variant=callable", fn, *problem, "output_dir=run", "device=cpu")
+    assert done.status == (5 if words and name == "wrong" else 0), done
+    assert ("dk and dv are wrong" in done.out) == (name == "wrong"), done.out
+
+
+@pytest.mark.stress
+def test_by_a_script_under_torchrun(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "script.py")
+    done = python(*words, folder=tmp_path, OMP_NUM_THREADS="1")
+    assert re.findall(r"<(\w+) (\w+) (.*?)>", done.stdout) == [("logic", "True", "[1, 2, 3]")] * 3, done

@@ -23,10 +23,12 @@ class Gather(torch.autograd.Function):
         return torch.stack(parts).sum(0).chunk(size, 1)[dist.get_rank(group)], None
 
 
-def ring(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group) -> tuple[Tensor, Tensor]:
+def ring(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group, gather=Gather
+) -> tuple[Tensor, Tensor]:
     """q (B, S/W, H, D), k, v (B, S/W, Hk, D), contiguous shards; out, lse."""
     rank, share = dist.get_rank(group), q.shape[2] // k.shape[2]
-    keys, values = (Gather.apply(x, group).float().repeat_interleave(share, 2) for x in (k, v))
+    keys, values = (gather.apply(x, group).float().repeat_interleave(share, 2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), keys) * softmax_scale
     if causal:
         rows = torch.arange(q.shape[1])[:, None] + rank * q.shape[1]
@@ -36,9 +38,9 @@ def ring(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float,
     return out.to(q.dtype), lse
 
 
-def wrong_scale(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group) -> tuple[Tensor, Tensor]:
+def wrong_scale(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, **how) -> tuple[Tensor, Tensor]:
     """One percent off."""
-    return ring(q, k, v, causal=causal, softmax_scale=softmax_scale * 1.01, group=group)
+    return ring(q, k, v, softmax_scale=softmax_scale * 1.01, **how)
 
 
 def doubled_gradient(q: Tensor, k: Tensor, v: Tensor, **how) -> tuple[Tensor, Tensor]:
@@ -49,3 +51,16 @@ def doubled_gradient(q: Tensor, k: Tensor, v: Tensor, **how) -> tuple[Tensor, Te
 def dropped_block(q: Tensor, k: Tensor, v: Tensor, **how) -> tuple[Tensor, Tensor]:
     """The last eight keys of a rank have no value."""
     return ring(q, k, torch.cat([v[:, :-8], torch.zeros_like(v[:, -8:])], 1), **how)
+
+
+class OwnGradients(Gather):
+    """The gradients that other ranks have of a rank's keys and values are lost."""
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient.chunk(dist.get_world_size(context.group), 1)[dist.get_rank(context.group)], None
+
+
+def own_gradients(q: Tensor, k: Tensor, v: Tensor, **how) -> tuple[Tensor, Tensor]:
+    """What a forgotten reduce-scatter gives."""
+    return ring(q, k, v, gather=OwnGradients, **how)

