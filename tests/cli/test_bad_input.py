@@ -25,7 +25,7 @@ MISTAKES = {  # words, and what the line must contain
     # types and ranges
     "a world size among others": ("world_size=[1,-2]", "world_size=-2; allowed: greater than or equal to 1"),
     "a seed beyond the table": ("seed=99999999999999999999", "seed=99999999999999999999; allowed: less than 92233"),
-    "no worker": ("workers=0", "workers=0; allowed: a whole number from 1, or auto"),
+    "no worker": ("workers=0", "workers=0; allowed: a whole number from 1, auto, or processors"),
     "more threads than any machine has": ("threads=1000000", "threads=1000000; allowed: 1 to 256", "only take memory"),
     "more ranks than the machine can start": (
         "world=processes world_size=4096 problem.seqlen=8192", "world=processes has 64 ranks here", "not 4096",
