@@ -13,124 +13,83 @@ from tests.command_line import TINY, CommandLine, assert_one_line, finish, start
 
 MISTAKES = {  # words, and what the line must contain
     # names
-    "unknown variant": ("variant=rng", "variant 'rng' is unknown; allowed: bpt, ", "did you mean ring?"),
-    "unknown key": ("world_sizes=2", "key 'world_sizes' is unknown", "--help"),
-    "unknown problem key": ("+problem.seqlens=2", "problem key 'seqlens' is unknown", "did you mean seqlen?"),
-    "fused reference on a CPU": ("reference.method=fused", "reference.method=fused: its kernels need a CUDA device; use reference.m"),  # noqa: E501
-    "unknown precision word": ("precision.merge=mean", "precision.merge 'mean' is unknown; allowed: compensated"),
-    "unknown module": ("variant.ring.forward=no.such", "no.such cannot be loaded", "No module named 'no'"),
-    "unknown kernel left out": ("kernel=every kernel.every.exclude=[eagre]", "'eagre' is unknown", "mean eager?"),
-    "unknown flag": ("--verbose", "unrecognized arguments: --verbose; write KEY=VALUE"),
-    "a config folder that is none": ("--config-dir=nowhere", "config directory '", "nowhere' not found"),
+    "variant=rng": ("variant 'rng' is unknown; allowed: bpt, ", "did you mean ring?"),
+    "world_sizes=2": ("key 'world_sizes' is unknown", "--help"),
+    "+problem.seqlens=2": ("problem key 'seqlens' is unknown", "did you mean seqlen?"),
+    "reference.method=fused": ("reference.method=fused: its kernels need a CUDA device; use reference.m",),
+    "precision.merge=mean": ("precision.merge 'mean' is unknown; allowed: compensated",),
+    "variant.ring.forward=no.such": ("no.such cannot be loaded", "No module named 'no'"),
+    "kernel=every kernel.every.exclude=[eagre]": ("'eagre' is unknown", "mean eager?"),
+    "--verbose": ("unrecognized arguments: --verbose; write KEY=VALUE",),
+    "--config-dir=nowhere": ("config directory '", "nowhere' not found"),
     # types and ranges
-    "a world size among others": ("world_size=[1,-2]", "world_size=-2; allowed: greater than or equal to 1"),
-    "a seed beyond the table": ("seed=99999999999999999999", "seed=99999999999999999999; allowed: less than 92233"),
-    "no worker": ("workers=0", "workers=0; allowed: a whole number from 1, or auto"),
-    "more threads than any machine has": ("threads=1000000", "threads=1000000; allowed: 1 to 256", "only take memory"),
-    "more ranks than the machine can start": (
-        "world=processes world_size=4096 problem.seqlen=8192", "world=processes has 64 ranks here", "not 4096",
-    ),
-    "workers beside real ranks": (
-        "workers=2 world=processes", "workers=2, but world=processes takes the GPUs for the ranks", "use workers=auto",
-    ),
-    "real ranks in a further grid": (
-        "+also.real.world={processes:{}}", "allowed: {simulated: {}}, where the main grid has world=processes",
-    ),
-    "a way through the folders of choices": ("variant=ring/../zigzag", "names no choice of variant: no name has a /"),
-    "no dtype": ("dtype=null", "dtype None is unknown; allowed: bfloat16"),
-    "a window from the top left": (
-        "problem.window=4 problem.seqlen_q=8 problem.mask=causal_top_left variant=single_device",
+    "world_size=[1,-2]": ("world_size=-2; allowed: greater than or equal to 1",),
+    "seed=99999999999999999999": ("seed=99999999999999999999; allowed: less than 92233",),
+    "workers=0": ("workers=0; allowed: a whole number from 1, auto, or processors",),
+    "threads=1000000": ("threads=1000000; allowed: 1 to 256", "only take memory"),
+    "world=processes world_size=4096 problem.seqlen=8192": ("world=processes has 64 ranks here", "not 4096"),
+    "workers=2 world=processes": ("workers=2, but world=processes takes the GPUs for the ranks", "use workers=auto"),
+    "+also.real.world={processes:{}}": ("allowed: {simulated: {}}, where the main grid has world=processes",),
+    "variant=ring/../zigzag": ("names no choice of variant: no name has a /",),
+    "dtype=null": ("dtype None is unknown; allowed: bfloat16",),
+    "problem.window=4 problem.seqlen_q=8 problem.mask=causal_top_left variant=single_device": (
         "problem.window has no problem.mask=causal_top_left",
     ),
-    "documents that are no lengths": ("problem.documents=a+b", "problem.documents='a+b'; allowed: lengths from 1"),
-    "documents of another length": ("problem.documents=10+10", "that sum to problem.seqlen=32, as 22+10, or null"),
-    "a kernel without caps": (
-        "problem.softcap=3 kernel=torch_math", "kernel torch_math has no softcap here: drop problem.softcap=3.0 or use",
-    ),
-    "a ring of TransformerEngine with a window": (
-        "variant=te_p2p problem.window=4", "variant te_p2p has no windows: drop problem.window=4 or use",
-    ),
-    "ranks that are no whole rows of ulysses": (
-        "variant=usp world_size=3 problem.seqlen=33", "usp has ulysses_ranks=2 ranks in a row, which must divide",
-    ),
-    "an odd row of a zigzag ring": ("variant=usp variant.usp.ulysses_ranks=3", "3 is odd", "ring=contiguous"),
-    "ranks that are no whole windows": (
-        "variant=double_ring world_size=3 problem.seqlen=36", "window_ranks=2 ranks, which must divide world_size=3",
-    ),
-    "dropout of a kernel with a mask of its own": (
-        "problem.dropout=0.1 kernel=torch_flash", "kernel torch_flash has no dropout here: drop problem.dropout=",
-    ),
-    "padding in front": ("problem.padding=front", "problem.padding 'front' is unknown; allowed: end"),
-    "padding that a full mask cannot hide": (
-        "variant=callable variant.fn=tests.golden.ring.ring world_size=2 problem.mask=full problem.seqlen=33"
-        " problem.padding=end",
-        "has no packed documents, which keep padding apart under a full mask",
-    ),
-    "few queries on a ring": (
-        "variant=ring problem.seqlen_q=1", "variant ring takes as many queries as keys: drop problem.seqlen_q=1 or use",
-    ),
-    "more splits than keys": (
-        "variant=split_kv world_size=1 variant.split_kv.splits=33", "cannot cut problem.seqlen=32 keys into splits=33",
-    ),
-    "flash-attn's splits without it": (
-        "variant=flash_attn_split world_size=1 kernel=eager", "on CUDA devices: use kernel=flash_attn, not eager",
-    ),
-    "a knob's unknown word": ("kernel=eager kernel.eager.compute_dtype=tf32", "compute_dtype 'tf32'; allowed: input"),
-    "a name with a path in it": ("name=a/b", "name='a/b'; allowed: letters, digits, - and _"),
-    "two shardings": ("variant.ring.sharding=[contiguous,zigzag]", "['contiguous', 'zigzag'] is unknown"),
-    "a variant that is a number": ("variant.ring=3", "variant.ring lacks backward, forward, sharding; see configs/"),
+    "problem.documents=a+b": ("problem.documents='a+b'; allowed: lengths from 1",),
+    "problem.documents=10+10": ("that sum to problem.seqlen=32, as 22+10, or null",),
+    "problem.softcap=3 kernel=torch_math": ("kernel torch_math has no softcap here: drop problem.softcap=3.0 or use",),
+    "variant=te_p2p problem.window=4": ("variant te_p2p has no windows: drop problem.window=4 or use",),
+    "variant=usp world_size=3 problem.seqlen=33": ("usp has ulysses_ranks=2 ranks in a row, which must divide",),
+    "variant=usp variant.usp.ulysses_ranks=3": ("3 is odd", "ring=contiguous"),
+    "variant=double_ring world_size=3 problem.seqlen=36": ("window_ranks=2 ranks, which must divide world_size=3",),
+    "problem.dropout=0.1 kernel=torch_flash": ("kernel torch_flash has no dropout here: drop problem.dropout=",),
+    "problem.padding=front": ("problem.padding 'front' is unknown; allowed: end",),
+    "variant=callable variant.fn=tests.golden.ring.ring world_size=2 problem.mask=full problem.seqlen=33 "
+    "problem.padding=end": ("has no packed documents, which keep padding apart under a full mask",),
+    "variant=ring problem.seqlen_q=1": ("variant ring takes as many queries as keys: drop problem.seqlen_q=1 or use",),
+    "variant=split_kv world_size=1 variant.split_kv.splits=33": ("cannot cut problem.seqlen=32 keys into splits=33",),
+    "variant=flash_attn_split world_size=1 kernel=eager": ("on CUDA devices: use kernel=flash_attn, not eager",),
+    "kernel=eager kernel.eager.compute_dtype=tf32": ("compute_dtype 'tf32'; allowed: input",),
+    "name=a/b": ("name='a/b'; allowed: letters, digits, - and _",),
+    "variant.ring.sharding=[contiguous,zigzag]": ("['contiguous', 'zigzag'] is unknown",),
+    "variant.ring=3": ("variant.ring lacks backward, forward, sharding; see configs/",),
     # nothing given
-    "an empty axis": ("dtype=[]", "dtype=[]; give one value or a list of values"),
-    "no variant": ("variant=[]", "configuration key 'variant' has no value; give one"),
-    "a group set to null": ("kernel=null", "must be a string or a list", "--help"),
+    "dtype=[]": ("dtype=[]; give one value or a list of values",),
+    "variant=[]": ("configuration key 'variant' has no value; give one",),
+    "kernel=null": ("must be a string or a list", "--help"),
     # syntax
-    "a word without value": ("variant", "'variant' cannot be read", "KEY=VALUE"),
-    "a list without brackets": ("variant=ring,zigzag", "Ambiguous value", "key=[value1,value2]"),
-    "an interpolation of nothing": ("seed=${nope}", "'nope' not found"),
+    "variant": ("'variant' cannot be read", "KEY=VALUE"),
+    "variant=ring,zigzag": ("Ambiguous value", "key=[value1,value2]"),
+    "seed=${nope}": ("'nope' not found",),
     # what does not go together
-    "tokens not divisible by ranks": (
-        "variant=ring world_size=4 problem.seqlen=30",
-        "problem.seqlen=30 does not divide into 4 equal parts (contiguous sharding, world_size 4); "
-        "nearest allowed: 28 or 32; or pad to 32: problem.padding=end",
+    "variant=ring world_size=4 problem.seqlen=30": (
+        "problem.seqlen=30 does not divide into 4 equal parts (contiguous sharding, world_size 4); nearest "
+        "allowed: 28 or 32; or pad to 32: problem.padding=end",
     ),
-    "lengths of other ranks": (
-        "variant=ring world_size=3 variant.ring.sharding=20+12",
+    "variant=ring world_size=3 variant.ring.sharding=20+12": (
         "sharding=20+12 has 2 ranks and 32 tokens, not world_size=3 and problem.seqlen=32",
     ),
-    "lengths that a schedule cannot have": (
-        "variant=zigzag world_size=2 variant.zigzag.sharding=20+12", "sharding=20+12, but schedule zigzag is made for",
-    ),
-    "lengths that a package cannot have": (
-        "variant=ring_flash_attn_ring world_size=2 variant.ring_flash_attn_ring.sharding=20+12",
+    "variant=zigzag world_size=2 variant.zigzag.sharding=20+12": ("sharding=20+12, but schedule zigzag is made for",),
+    "variant=ring_flash_attn_ring world_size=2 variant.ring_flash_attn_ring.sharding=20+12": (
         "variant ring_flash_attn_ring has as many tokens on every rank; use its own sharding",
     ),
-    "key/value heads": ("problem.heads_kv=3", "problem.heads_kv=3 does not divide problem.heads=2; allowed: 1, 2"),
-    "heads over ranks": (
-        "variant=ulysses world_size=4", "ulysses splits heads over ranks: world_size 4 must divide problem.heads=2",
-    ),
-    "heads by stride": ("variant=llama3 variant.llama3.heads_stride=3", "heads_stride=3 must divide problem.heads_kv"),
-    "one device, several ranks": ("variant=bpt world_size=[2,4]", "bpt runs on one device: use world_size=1, not 2"),
-    "sharding against schedule": (
-        "variant.ring.sharding=zigzag", "variant.ring.sharding=zigzag, but schedule ring is made for contiguous",
-    ),
-    "a precision knob for nobody": (
-        "variant=[llama3,ulysses] precision.merge=double", "precision.merge changes nothing in llama3, ulysses; drop",
-    ),
-    "a partial the kernel lacks": (
-        "kernel=torch_flash precision.partial=float32", "torch_flash cannot return float32 partials for bfloat16",
-    ),
-    "tf32 on the CPU": ("device=cpu kernel=eager kernel.eager.tf32=true", "no tf32 on the CPU; set kernel.eager.tf32"),
-    "more memory than there is": ("problem.seqlen=1073741824", "GiB of cpu memory", "lower problem.seqlen"),
+    "problem.heads_kv=3": ("problem.heads_kv=3 does not divide problem.heads=2; allowed: 1, 2",),
+    "variant=ulysses world_size=4": ("ulysses splits heads over ranks: world_size 4 must divide problem.heads=2",),
+    "variant=llama3 variant.llama3.heads_stride=3": ("heads_stride=3 must divide problem.heads_kv",),
+    "variant=bpt world_size=[2,4]": ("bpt runs on one device: use world_size=1, not 2",),
+    "variant.ring.sharding=zigzag": ("variant.ring.sharding=zigzag, but schedule ring is made for contiguous",),
+    "variant=[llama3,ulysses] precision.merge=double": ("precision.merge changes nothing in llama3, ulysses; drop",),
+    "kernel=torch_flash precision.partial=float32": ("torch_flash cannot return float32 partials for bfloat16",),
+    "device=cpu kernel=eager kernel.eager.tf32=true": ("no tf32 on the CPU; set kernel.eager.tf32",),
+    "problem.seqlen=1073741824": ("GiB of cpu memory", "lower problem.seqlen"),
 }  # fmt: skip
 
 
 @pytest.mark.stress(20)
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_in_one_line(accuracy: CommandLine, mistake: str) -> None:
-    words, *told = MISTAKES[mistake]
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_told_in_one_line(accuracy: CommandLine, words: str) -> None:
     device_word = [] if "device" in words else ["device=cpu"]
-    answer = accuracy(*TINY, *device_word, *words.split())
-    assert_one_line(answer, *told)
+    assert_one_line(accuracy(*TINY, *device_word, *words.split()), *MISTAKES[words])
     assert list(accuracy.folder.iterdir()) == []
 
 

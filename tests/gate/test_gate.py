@@ -40,7 +40,7 @@ PART = MadeUp(variants=("single_device", "ring"))
 OTHER = MadeUp(luck=1, worse=ring_dq(1.2), fingerprint=FINGERPRINT | {"torch": "2.12.0"})
 NEW = MadeUp(variants=("single_device", "ring", "llama3", "striped"))
 NONE = MadeUp(change=lambda about, rows: None, seeds=(0,))
-NOISY = MadeUp(luck=1, spread=0.03, seeds=FRESH)  # eight seeds on either side see 10% up to a spread of 1.4%
+NOISY = MadeUp(luck=1, spread=0.018, seeds=FRESH)  # eight seeds on either side see 10% up to a spread of 1.4%
 OUTCOMES = {  # run, words of the command, exit status, what is said; what a run loses is in tests/attack
     "other noise on fresh seeds": (MadeUp(luck=1, seeds=FRESH), "", 0, PASSED),
     "10 percent by other code": (
@@ -80,7 +80,7 @@ def test_a_run_has_its_exit_status_and_says_why(gate: Gate, name: str, baseline:
     assert answer.status == status, answer.out
     assert answer.last_line.endswith(" skipped")
     assert [text for text in texts if text not in answer.out] == []
-    assert made is NOISY or "for a rise of 10%" not in answer.out
+    assert status or made is NOISY or "for a rise of 10%" not in answer.out
 
 
 def test_every_entry_of_a_fingerprint_but_the_code_s_own_must_fit() -> None:

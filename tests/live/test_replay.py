@@ -76,12 +76,11 @@ def test_every_call_of_a_folder_is_an_axis_where_all_are_one_problem_with_gradie
 
 def test_a_mask_tensor_that_words_can_say_is_kept_as_words(tmp_path: Path) -> None:
     distance = torch.arange(24)[:, None] - torch.arange(24)
-    for number, (left, right) in enumerate(((24, 0), (5, 0), (4, 4))):
+    for left, right, additive in ((24, 0, False), (5, 0, True), (4, 4, False)):
         seen = (distance <= left) & (distance >= -right)
         added = torch.zeros(24, 24, dtype=torch.bfloat16).masked_fill(~seen, torch.finfo(torch.bfloat16).min)
-        folder = call(tmp_path / str(number), (added if number % 2 else seen)[None, None])
-        about = facts_of(next(folder.glob("*.safetensors")))
-        window = None if left == 24 else (left, right)
+        folder = call(tmp_path / str(left), (added if additive else seen)[None, None])
+        about, window = facts_of(next(folder.glob("*.safetensors"))), None if left == 24 else (left, right)
         assert (about.mask, about.causal, about.window) == ("", right == 0, window)
         assert choose(folder, "call.0").problem["window"] == (window and left)
         assert accuracy.judge(folder).healthy

@@ -144,7 +144,7 @@ def test_matrix_and_picture_have_the_worst_first_with_its_ratio(tmp_path: Path) 
     ]  # fmt: skip
     assert "accused" in found.matrix.rows[0][3].kind
     assert [term.split(":")[0] for term in found.terms.split(" \u00b7 ")] == ["error", "single device", "lse", "delta"]
-    assert found.picture is not None  # each line is named at its end
+    assert found.picture  # each line is named at its end
     assert all(end in found.picture.svg for end in ("3.45\u00d7 llama3", "1.15\u00d7 ring"))
     found = answer(tmp_path / "many", shape(world_sizes=(2,), seeds=(0,)), tables.many_variants)
     assert found.matrix is not None

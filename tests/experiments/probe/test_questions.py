@@ -70,22 +70,23 @@ def test_a_planted_fault_is_noticed(question: str, kernel: Any, dtype: str, answ
     assert text != HEALTHY["bfloat16"][question] or dtype == "float16"
 
 
-def test_every_question_has_a_healthy_answer_and_a_fault() -> None:
+def test_every_question_has_a_healthy_answer_and_a_fault_and_what_a_kernel_raises_is_its_answer() -> None:
     assert set(HEALTHY["bfloat16"]) == {row[0] for row in FAULTS} == set(QUESTIONS)
 
+    def refusing(*tensors: Any, **how: Any) -> Any:
+        raise RuntimeError("no\nsuch shape")
 
-def test_what_a_kernel_raises_is_its_answer() -> None:
-    class Broken:
-        def forward(self, *tensors: Any, **how: Any) -> Any:
-            raise RuntimeError("no\nsuch shape")
-
-    assert asked("lse_base", Subject(Broken(), "float32", "cpu")).text == "refused: RuntimeError: no such shape"
+    text = asked("lse_base", Subject(faulty.Kernel(refusing), "float32", "cpu")).text
+    assert text == "refused: RuntimeError: no such shape"
 
 
 def test_torch_is_left_as_it_was() -> None:
-    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    def state() -> tuple[bool, bool]:
+        return torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+
+    before = state()
     asked("memory", Subject(faulty.HEALTHY, "float32", "cpu"))
-    assert (torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory) == before
+    assert state() == before
 
 
 @pytest.mark.gpu
