@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from accuracy.report.build import LIMIT_BYTES, write_report
-from tests.browser import chromium
-from tests.report.synthetic import write_large_run
+from tests.slow.browser import chromium
+from tests.unit.report.synthetic import write_large_run
 
 TARGET_SECONDS = 30
 TARGET_MILLISECONDS = 200

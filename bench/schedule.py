@@ -37,8 +37,8 @@ from accuracy.world import simulated
 from accuracy.world.base import Tensors
 from bench import device_time
 from bench.device_time import DeviceTime
+from tests.contract.simulate.batched.both_ways import differing
 from tests.measuring import configuration
-from tests.simulate.batched.both_ways import differing
 
 VARIANTS = ("ring", "zigzag", "striped", "llama3", "llama3_ring", "llama3_zigzag", "bpt_ring", "ulysses")
 TARGETS = {"ring": 3, "zigzag": 3, "striped": 3, "llama3_ring": 3, "bpt_ring": 5}

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 SECONDS = 420.0
-FIRST = "tests/api/test_entries.py"
+FIRST = "tests/unit/api/test_entries.py"
 MISSING = re.compile(r"No module named '([\w.]+)'")
 
 

@@ -22,7 +22,7 @@ def skip_if_bound_to_a_kernel(variant: str, *folders: Path) -> None:
     if (PACKAGE / "variant" / f"{forward}.py").exists():
         kernel = plugins.load(f"accuracy.variant.{forward}").SCHEDULE.kernel
         if kernel is not None:
-            pytest.skip(f"runs on kernel {kernel} only: tests/variant/test_{variant}.py")
+            pytest.skip(f"runs on kernel {kernel} only: tests/contract/variant/test_{variant}.py")
 
 
 def skip_if_not_traced(variant: str) -> None:

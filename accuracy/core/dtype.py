@@ -61,7 +61,7 @@ PROBES = {
 }  # fmt: skip
 """Inputs whose exact answer is known without a computation, and the tensors that it is known of."""
 REFERENCE_ERROR = 1e-14
-"""Of the reference itself, relative (tests/reference holds it to that against 50 digits)."""
+"""Of the reference itself, relative (tests/contract/reference holds it to that against 50 digits)."""
 
 
 def held(dtype: str) -> str:

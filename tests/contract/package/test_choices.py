@@ -1,0 +1,82 @@
+"""What a package cannot do, and the stand-in for flash-attn, is said before any work."""
+
+import importlib.metadata
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from accuracy.core.errors import ConfigError
+from accuracy.execute.plan import plan
+from accuracy.kernel.eager import Eager
+from accuracy.package import flash_attn_stand_in, installed, substitutes
+from tests.contract.package.driving import DISTRIBUTIONS, WORLD, missing
+from tests.measuring import TINY, configuration
+from tests.variants import packages
+
+VARIANTS = [name for name in packages() if name != "callable"]
+WORDS = (*TINY, *WORLD, "device=cpu", "kernel=eager", "dtype=float32", "world_size=4")
+INSTEAD = {  # 2 key/value heads on 4 ranks; few tokens
+    "yunchang_ulysses": "multiples", "transformer_engine_a2a": "multiples", "torch_flex": "multiples of 128 tokens",
+    "torch_context_parallel_public": "CUDA", "ring_attention_pytorch_ring_triton": "CUDA",
+    "ring_attention_pytorch_striped_triton": "CUDA",
+}  # fmt: skip
+
+
+def unsupported(*words: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        plan(configuration(*WORDS, *words), None)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_it_plans_or_says_what_to_do_instead() -> None:
+    for variant in VARIANTS:
+        text = INSTEAD.get("torch_flex" if variant.startswith("torch_flex") else variant)
+        if text and not missing(variant):
+            assert text in unsupported(f"variant={variant}")
+        elif not missing(variant):
+            assert plan(configuration(*WORDS, f"variant={variant}"), None)[0].unsupported is None, variant
+
+
+def test_a_missing_package_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_found(name: str) -> Any:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(installed.importlib.metadata, "version", not_found)
+    for variant in VARIANTS:
+        for prefix, name in DISTRIBUTIONS.items():
+            if variant.startswith(prefix):
+                reason = f"{name} is not installed; pip install 'attention-accuracy[packages]'"
+                assert unsupported(f"variant={variant}") == reason
+
+
+def test_what_a_package_cannot_do_is_a_line_that_says_what_to_do() -> None:
+    for variant, word, text in (
+        ("ring_flash_attn_zigzag", "problem.mask=full", "set problem.mask=causal"),
+        ("ring_flash_attn_ring", "dtype=float64", "use dtype=float32"),
+        ("yunchang_ring", "world_size=1", "which gloo cannot"),
+        ("yunchang_hybrid", "world_size=3", "use a multiple of them, not 3"),
+        ("ring_attention_pytorch_ring", "dtype=bfloat16", "use float32"),
+        ("ring_attention_pytorch_ring", "problem.softmax_scale=0.77", "has 1/sqrt"),
+        ("ringmaster_ring", "kernel=torch_flash", "use kernel=eager"),
+        ("ring_flash_attn_zigzag_varlen", "problem.documents=60+36", "into 8 parts: 60 is no multiple"),
+        ("ring_flash_attn_ring", "problem.documents=60+36", "has no packed documents"),
+        ("torch_context_parallel_allgather_balanced", "problem.mask=full", "unbalanced"),
+    ):
+        if not missing(variant):
+            assert text in unsupported(f"variant={variant}", word), (variant, word)
+
+
+def test_what_the_stand_in_cannot_do_it_refuses_and_nobody_else_meets_it() -> None:
+    interface, before = flash_attn_stand_in.interface(Eager()), sys.modules.get("flash_attn")
+    plain = {"dropout_p": 0.0, "softmax_scale": 0.3, "causal": True, "window_size_left": -1, "window_size_right": -1,
+             "softcap": 0.0, "alibi_slopes": None, "return_softmax": False}  # fmt: skip
+    x = torch.randn(1, 6, 4, 8)
+    for asked in ({"dropout_p": 0.1}, {"window_size_left": 8}, {"softcap": 30.0}, {"alibi_slopes": torch.ones(4)}):
+        with pytest.raises(NotImplementedError, match="no dropout, window"):
+            interface._flash_attn_forward(x, x, x, **{**plain, **asked})
+    with substitutes.modules(flash_attn_stand_in.modules(Eager())):
+        assert sys.modules["flash_attn"].__version__ == flash_attn_stand_in.VERSION
+    assert sys.modules.get("flash_attn") is before

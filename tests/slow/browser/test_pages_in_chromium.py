@@ -1,0 +1,172 @@
+"""Pages in a real headless Chromium: what a reader with two minutes gets, at every width, in the dark, on paper."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accuracy.cli import check
+from tests.slow.browser.chromium import Visit
+from tests.unit.gate import made_up
+from tests.unit.gate.made_up import MadeUp, write_baseline
+from tests.unit.report.synthetic import HOSTILE
+
+pytestmark = pytest.mark.browser
+MOST_NODES, MOST_SCREENS, MOST_PAGES = 4000, 6, 12
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_the_first_screen_holds_headline_picture_and_matrix_and_the_page_is_short(
+    browser: Any, report: Path, scripts: bool
+) -> None:
+    with Visit(browser, report, scripts=scripts) as visit:
+        page = visit.page
+        assert page.locator("h1").inner_text().startswith("ring: dk is wrong at any precision.")
+        for part in ("h1", ".key-picture svg", ".matrix table"):
+            box = page.locator(part).bounding_box()
+            assert 0 <= box["y"] <= box["y"] + box["height"] <= 900
+        assert len(re.findall(rb"/Type\s*/Page[^s]", page.pdf(prefer_css_page_size=True))) <= MOST_PAGES
+        assert page.locator("#bar").is_visible() == scripts
+        if not scripts:
+            for part in ("rows table", "method dl"):
+                page.locator(f"#{part.split()[0]} summary").first.click()
+                assert page.locator(f"#{part}").first.is_visible()
+            return
+        assert page.evaluate("document.documentElement.scrollHeight / innerHeight") <= MOST_SCREENS
+        assert page.locator("*").count() <= MOST_NODES
+        assert not page.locator("#method dl").is_visible()
+        page.locator("nav a[href='#method']").click()
+        page.locator("#method dl").wait_for(state="visible")
+        page.locator("#take summary").click()
+        table = page.locator("#take table").first
+        column = "table => [...table.tBodies[0].rows].map(row => Number(row.cells[0].innerText))"
+        before = table.evaluate(column)
+        table.locator("th button").first.click()
+        assert table.evaluate(column) == sorted(before, reverse=True) != before
+
+
+OUTSIDE = """(frames) => frames.flatMap((frame) => {
+  const outer = frame.getBoundingClientRect();
+  return [...frame.querySelectorAll("text")].filter((text) => {
+    const box = text.getBoundingClientRect();
+    return box.width > 0 && (box.left < outer.left - 1 || box.right > outer.right + 1);
+  }).map((text) => text.textContent);
+})"""  # letters that are cut; a pixel of rounding
+
+
+@pytest.mark.parametrize("width", [390, 700, 1440])
+def test_no_label_of_a_chart_is_cut(browser: Any, report: Path, width: int) -> None:
+    with Visit(browser, report, width=width) as visit:
+        assert visit.page.locator("svg.live").count() >= 3
+        assert visit.page.locator("svg.live").evaluate_all(OUTSIDE) == []
+
+
+LINES = """(frames) => frames.flatMap((frame) => {
+  let ground = frame;
+  while (getComputedStyle(ground).backgroundColor === "rgba(0, 0, 0, 0)") ground = ground.parentElement;
+  const grid = ["--rule", "--border"].map((name) => {
+    frame.style.color = `var(${name})`;
+    return getComputedStyle(frame).color;
+  });
+  frame.style.color = "";
+  const paper = getComputedStyle(ground).backgroundColor;
+  const drawn = [...frame.querySelectorAll("path, line, circle, use")];
+  return drawn.filter((part) => !part.closest("[aria-label=tip]")).map((line) => {
+    const style = getComputedStyle(line);
+    const dot = style.stroke === paper && style.fill !== "none";  // in a thin ring
+    let opacity = Number(dot ? style.fillOpacity : style.strokeOpacity);
+    for (let part = line; part !== frame; part = part.parentElement) opacity *= Number(getComputedStyle(part).opacity);
+    return [dot ? style.fill : style.stroke, opacity, paper];
+  }).filter(([stroke]) => !["none", ...grid].includes(stroke));
+})"""
+PLANTED = """(frame) => {
+  for (const [stroke, opacity] of [["#8a8a8a", 0.3], ["#88888855", 1], ["Canvas", 1]]) {
+    const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
+    Object.assign(line.style, { stroke, opacity, fill: "none" });
+    frame.append(line);
+  }
+}"""
+
+
+def contrast(stroke: str, opacity: float, paper: str) -> float:
+    """WCAG 2's contrast of a line with its ground; colours as `rgb(1, 2, 3)` or `rgba(1, 2, 3, 0.5)`."""
+    (*ink, alpha), (*ground, _) = ([*map(float, re.findall(r"[\d.]+", text)), 1.0][:4] for text in (stroke, paper))
+    seen = [alpha * opacity * over + (1 - alpha * opacity) * under for over, under in zip(ink, ground, strict=True)]
+    light = []
+    for colour in (seen, ground):
+        parts = (part / 255 for part in colour)
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        light.append(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05)
+    return max(light) / min(light)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scripts", [True, False])
+def test_every_line_of_every_chart_stands_out_from_its_ground(
+    browser: Any, report: Path, scheme: str, scripts: bool
+) -> None:
+    """By 3:1, WCAG 2's least for graphics, but for grids and borders between ranks."""
+    with Visit(browser, report, scripts=scripts, color_scheme=scheme) as visit:
+        charts = visit.page.locator("svg.live, svg.chart")
+        lines = charts.evaluate_all(LINES)
+        assert len({stroke for stroke, *_ in lines}) >= 3
+        assert [line for line in lines if contrast(*line) < 3] == []
+        charts.first.evaluate(PLANTED)
+        assert len([line for line in charts.evaluate_all(LINES) if contrast(*line) < 3]) == 3
+
+
+@pytest.fixture(scope="module")
+def compare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def worse(variant: str, dtype: str, size: int, tensor: str, seed: int) -> float:
+        return 1.3 if (variant, tensor) == ("llama3", "dk") else 1.0
+
+    folder = tmp_path_factory.mktemp("compare")
+    baseline = write_baseline(folder / "baseline", MadeUp())
+    run = made_up.write_run(folder / "run", MadeUp(luck=1, worse=worse))
+    assert check.main([str(run), "--baseline", str(baseline), "--out", str(folder / "out")]) == 1
+    return folder / "out" / "compare.html"
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "style"), [("report", "svg.live text", "fill"), ("compare", "#cells .tag.failed", "color")]
+)
+def test_a_page_is_quiet_asks_for_nothing_never_scrolls_sideways_and_is_readable_in_light_and_dark(
+    browser: Any, request: pytest.FixtureRequest, name: str, part: str, style: str
+) -> None:
+    path, found = request.getfixturevalue(name), []
+    for scheme in ("light", "dark"):
+        with Visit(browser, path, color_scheme=scheme) as opened:
+            for width in (1440, 700, 390):
+                opened.page.set_viewport_size({"width": width, "height": 900})
+                assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+            assert opened.is_quiet(path)
+            paper = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            of_part = f"getComputedStyle(document.querySelector('{part}'))"
+            found.append((paper, *(opened.page.evaluate(f"{of_part}.{each}") for each in (style, "backgroundColor"))))
+    (light, light_ink, _), (dark, dark_ink, _) = found
+    assert light != dark
+    assert light_ink != dark_ink
+    assert all(ink not in (paper, ground) for paper, ink, ground in found)
+
+
+def test_a_forbidden_request_is_heard_and_a_hostile_string_does_nothing(
+    browser: Any, report: Path, hostile: Path, tmp_path: Path
+) -> None:
+    broken, careless = tmp_path / "broken.html", tmp_path / "careless.html"
+    fault = '<script>fetch("https://example.invalid/")</script><img src="https://example.invalid/x.png">'
+    broken.write_text(report.read_text(encoding="utf-8").replace("</main>", f"{fault}</main>"), encoding="utf-8")
+    with Visit(browser, broken) as opened:
+        assert any("Content Security Policy" in text for text in opened.said)
+    with Visit(browser, hostile, unfold=True) as opened:
+        for button in opened.page.locator("#row-explorer .row-button").all()[:3]:
+            button.click()
+        opened.page.get_by_label("Search").fill("src=x")
+        assert opened.page.evaluate("window.hacked") is None
+        assert opened.page.locator("img, iframe").count() == 0
+        assert opened.is_quiet(hostile)
+    careless.write_text(f'<!doctype html><p title="">{HOSTILE}</p>')  # the test can fail
+    page = browser.new_page()
+    page.goto(careless.as_uri())
+    assert page.evaluate("window.hacked") == 1
+    page.close()

@@ -1,0 +1,168 @@
+import json
+import re
+import shutil
+from pathlib import Path
+
+import check_jsonschema
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from accuracy.cli import check, publish
+from accuracy.results import storage, table
+from tests.slow.ci.runner import ACTION, ROOT, Runner, read
+
+pytestmark = pytest.mark.xdist_group("ci")
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+SMALL = ("device=cpu dtype=bfloat16 problem.seqlen=64 problem.heads=2 problem.heads_kv=2 problem.head_dim=16 "
+         "reference.folder=null report=false")  # fmt: skip
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Path:
+    """The workflow that the gate's README tells other repositories to copy."""
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "accuracy" / "gate" / "README.md").read_text(), flags=re.DOTALL)
+    (found,) = (block for block in blocks if "actions/gate" in block)
+    (tmp_path / "gate.yml").write_text(found)
+    return tmp_path / "gate.yml"
+
+
+def complaints(schema: str, *paths: Path) -> str:
+    done = CliRunner().invoke(check_jsonschema.main, ["--builtin-schema", schema, *map(str, paths)])
+    return done.output if done.exit_code else ""
+
+
+def test_workflows_the_action_and_the_example_fit_their_schemas_which_see_a_wrong_key(example: Path) -> None:
+    assert complaints("vendor.github-actions", ACTION) == ""
+    assert complaints("vendor.github-workflows", *WORKFLOWS, example) == ""
+    example.write_text(example.read_text().replace("runs-on:", "runs_on:"))
+    assert "runs_on" in complaints("vendor.github-workflows", example)
+
+
+def test_every_use_of_the_action_names_inputs_that_it_has_and_the_example_where_it_is(example: Path) -> None:
+    jobs = [job for path in (*WORKFLOWS, example) for job in read(path)["jobs"].values()]
+    uses = [step["with"] for job in jobs for step in job["steps"] if "actions/gate" in step.get("uses", "")]
+    assert len(uses) >= 4
+    for given in uses:
+        assert {"measure"} <= set(given) <= set(read(ACTION)["inputs"]), given
+    steps = read(example)["jobs"]["gate"]["steps"]
+    (place,) = {step["with"]["path"] for step in steps if "repository" in step.get("with", {})}
+    (used,) = (step["uses"] for step in steps if "actions/gate" in step["uses"])
+    assert ROOT / used.removeprefix(f"./{place}/") / "action.yml" == ACTION
+
+
+def test_no_input_is_pasted_into_a_script() -> None:
+    """What a stranger's pull request may name must reach a shell as a variable only."""
+    scripts = [step["run"] for step in read(ACTION)["runs"]["steps"] if "run" in step]
+    assert len(scripts) >= 5
+    assert not [script for script in scripts if "${{" in script]
+
+
+FUNCTION = """
+from torch.nn.functional import scaled_dot_product_attention
+
+def attend(q, k, v, *, causal, softmax_scale):
+    q, k, v = (x.transpose(1, 2).float() for x in (q, k, v))
+    out = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale)
+    return out.transpose(1, 2).bfloat16()
+"""
+OWN = f"variant=callable variant.fn=my_attention.attend world_size=1 seed=[0,1,2,3,4,5,6,7] {SMALL}"
+PULL = {
+    "event_name": "pull_request", "repository": "me/mine", "event.pull_request.head.repo.full_name": "me/mine",
+    "event.pull_request.number": "7",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runner]:
+    """A repository of somebody's: the first run, its result accepted, a pull request that makes it worse, the fix."""
+    folder = tmp_path_factory.mktemp("theirs")
+    (folder / "comments.json").write_text(json.dumps([{"id": 1, "body": "another bot's"}]))
+    runs = {}
+    for name, inside in {"first": "float", "worse": "bfloat16", "mended": "float"}.items():
+        (folder / "my_attention.py").write_text(FUNCTION.replace("float()", f"{inside}()"))
+        given = {"measure": OWN, "baseline": "accuracy-baseline", "comment": "true", "out": name}
+        if name == "mended":  # the same code as the first: its rows stay
+            shutil.copytree(folder / "first" / "run", folder / name / "run")
+        runs[name] = Runner(folder, given, {} if name == "first" else PULL)
+        runs[name].outcome = runs[name].run()
+        runs[name].summary = (folder / "github_summary").read_text()
+        (folder / "github_summary").unlink()
+        if name == "first":
+            assert check.main(["accept", str(folder / "first" / "run"), "--to", str(folder / "accuracy-baseline")]) == 0
+    return runs
+
+
+def test_without_a_baseline_the_job_is_green_and_says_how_to_accept_its_result(story: dict[str, Runner]) -> None:
+    """The package gets an environment of its own, and the runner's torch stays."""
+    first = story["first"]
+    assert first.outcome == 0, first.said
+    said = "no baseline yet: download the artifact first, then: accuracy-check accept first/run --to accuracy-baseline"
+    assert (said in first.said, said in first.summary) == (True, True)
+    assert {path.name for path in (first.folder / "first").iterdir()} >= {"check.json", "junit.xml", "compare.html"}
+    temporary = first.folder / "temporary"
+    own = temporary / "accuracy-venv"
+    asked = (first.folder / "pip").read_text().splitlines()
+    assert f"-m pip install --quiet --constraint {own}/torch.txt {ACTION.parent}/../../.." in asked
+    assert (own / "torch.txt").read_text() == "torch==2.13.0\n"
+    assert (temporary / "runner.pth").read_text().strip()
+    assert (first.folder / "github_path").read_text().splitlines()[0] == f"{own}/bin"
+
+
+def test_a_pull_request_that_is_worse_fails_and_its_fix_passes(story: dict[str, Runner]) -> None:
+    worse, mended = story["worse"], story["mended"]
+    assert (worse.outcome, "regression" in worse.summary) == (1, True), worse.said
+    assert (mended.outcome, "no baseline yet" in mended.summary) == (0, False), mended.said
+
+
+def test_the_pull_request_has_one_comment_of_each_gate_and_no_other_is_touched(story: dict[str, Runner]) -> None:
+    comments = json.loads((story["mended"].folder / "comments.json").read_text())
+    assert [each["body"].partition("\n")[0] for each in comments] == [
+        "another bot's", "<!-- accuracy-check of worse -->", "<!-- accuracy-check of mended -->",
+    ]  # fmt: skip
+    again = Runner(story["mended"].folder, {"measure": "", "install": "false", "comment": "true", "out": "worse"}, PULL)
+    assert again.run("comment") == 0
+    assert len(json.loads((again.folder / "comments.json").read_text())) == 3
+    (again.folder / "read-only-token").touch()
+    assert again.run("comment") == 0
+    assert "::notice::no comment: the token may not write" in again.said
+
+
+def test_the_code_of_a_fork_is_not_run_unless_asked_for_and_a_mistake_fails_at_the_measuring(tmp_path: Path) -> None:
+    fork = PULL | {"event.pull_request.head.repo.full_name": "stranger/mine"}
+    runner = Runner(tmp_path, {"measure": "variant=ring"}, fork)
+    assert runner.run() == 3
+    assert "not measured: this pull request is from a fork (stranger/mine)" in runner.said
+    assert set(runner.gone) == {"guard", "summary"}
+    trusted = Runner(tmp_path, {"measure": "variant=rng", "install": "false", "forks": "true"}, fork)
+    assert trusted.run() in (1, 2)
+    assert "did you mean ring?" in trusted.said
+    assert (trusted.gone["guard"], "gate" in trusted.gone) == (0, False)
+
+
+@pytest.mark.stress
+def test_a_rerun_passes_against_its_baseline_and_the_undecided_get_their_second_look(tmp_path: Path) -> None:
+    """One seed on either side cannot be told apart; the second look's seeds can."""
+    measure = f"variant=[single_device,ring] world_size=[1,2] seed=0 {SMALL}"
+    first = Runner(tmp_path, {"measure": measure, "out": "first"})
+    assert first.run() == 0, first.said
+    publish.publish(tmp_path / "first" / "run", tmp_path / "reports", every_digit=True)
+    given = {"measure": measure, "baseline": "reports/adhoc"}
+    runner = Runner(tmp_path, given | {"check": "--require-baseline"})
+    assert runner.run() == 0, runner.said
+    assert runner.outputs == {"status": "0"}
+    items = json.loads((tmp_path / "accuracy-check" / "check.json").read_text())["items"]
+    assert {item["label"] for item in items if item["state"] == "passed"} == {"identical"}
+    (path,) = tmp_path.glob("reports/*/*/results.parquet")
+    rows = table.read_results(path.parent)  # a baseline with smaller errors, so that the run is the worse one
+    rows["error_rel"] /= np.where(rows["variant"] == "ring", 1.1, 1.0)
+    for ratio, below in (("x_single_device", "single_device_rel"), ("x_floor", "floor_rel")):
+        rows[ratio] = np.where(rows[below] > 0, rows["error_rel"] / rows[below], rows[ratio])
+    pq.write_table(pa.Table.from_pandas(rows, table.RESULTS_SCHEMA, preserve_index=False), path)
+    storage.write_sums(path.parent)
+    runner = Runner(tmp_path, given | {"second-look": "[8,9,10,11]"})
+    assert str(runner.run()) == runner.outputs["status"]
+    assert "after two looks" in runner.said
+    assert (tmp_path / "accuracy-check" / "second" / "run.json").exists()

@@ -1,0 +1,284 @@
+"""Whatever ends, hangs or interrupts a process: what was measured stays, and a case without numbers is a row."""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+import uuid
+from collections import Counter
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import accuracy as package
+from accuracy import cli as command
+from accuracy.core.case import Case
+from accuracy.execute import pool, worker
+from accuracy.execute.plan import plan
+from accuracy.execute.worker import Work
+from accuracy.measurement.pipeline import Pipeline
+from accuracy.reference.cache import Cache
+from accuracy.results import table
+from tests import planting, processes
+from tests.command_line import SHORT, TINY, CommandLine, finish, start
+from tests.measuring import COSTS, configuration
+from tests.processes import LOOPBACK, listening, marked, wait_until
+from tests.slow.foreign.functions import eager_out
+
+pytestmark = pytest.mark.xdist_group("workers")
+SMALL = {"seqlen": 32, "heads": 2, "heads_kv": 2, "head_dim": 8, "device": "cpu", "dtype": "float32"}
+
+
+def plant(folder: Path, **statements: str) -> str:
+    """Rings that run a statement first, by name, in `parts`; the word of the command line that chooses them."""
+    for name, statement in statements.items():
+        planting.first(folder / "parts", name, statement)
+    return f"variant=[{','.join(statements)},ring]"
+
+
+def cases(*words: str, folders: tuple[Path, ...] = ()) -> list[Case]:
+    planned = plan(configuration(*TINY, "dtype=float32", *words, folders=folders), None)
+    return [each.case for each in planned if each.unsupported is None]
+
+
+def work(folder: Path, *gpus: int | None) -> Work:
+    return Work(Pipeline("test", Cache(None, 0.0)), folder, gpus, 1)
+
+
+def measured(given: list[Case], how: Work) -> Counter[str]:
+    with closing(pool.measure(given, how, lambda case: None)) as ended:
+        return Counter(ended)
+
+
+def rows(folder: Path) -> pd.DataFrame:
+    found = table.read_results(folder).drop(columns=COSTS)
+    return found.sort_values(list(found.columns), ignore_index=True)
+
+
+def case_files(folder: Path) -> dict[Path, int]:
+    """The files of the cases that are on the disk, and when each was written."""
+    return {path: path.stat().st_mtime_ns for path in folder.glob("results/[!.]*.parquet")}
+
+
+LATE = "the worker process was killed after case_seconds=6"
+STUCK = "lock = ctypes.create_string_buffer(64); library = ctypes.{}(None); library.pthread_mutex_lock(lock); "
+FAULTS = {  # what a variant does, and why its case has no numbers
+    "killed": ("os.kill(os.getpid(), 9)", "the worker process was killed by signal 9 (Killed)"),
+    "exits": ("os._exit(7)", "the worker process ended with status 7"),
+    "exits_well": ("os._exit(0)", "the worker process ended with status 0"),
+    "crashes": ("ctypes.string_at(0)", "the worker process was killed by signal 11 (Segmentation fault)"),
+    "calls_exit": ("raise SystemExit(3)", "SystemExit: 3 (parts/variant/calls_exit.py:10, in forward)"),
+    "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", LATE),
+    "locks": (STUCK.format("PyDLL") + "library.pthread_mutex_lock(lock)", LATE),  # no Python code runs meanwhile
+}
+
+
+def test_a_worker_that_ends_or_hangs_is_one_failed_row_and_is_replaced(tmp_path: Path) -> None:
+    """Where a hanging one was is in its case's traceback."""
+    chosen = plant(tmp_path, **{name: statement for name, (statement, _) in FAULTS.items()})
+    words = (*TINY, "device=cpu", "world_size=2", "dtype=float32", "case_seconds=6", "output_dir=run")
+    answer = finish(start(tmp_path, "--config-dir=parts", *words, chosen, "workers=2"))
+    assert answer.status == 0, answer.err
+    assert f"1 measured, 0 unsupported, {len(FAULTS)} failed" in answer.out
+    results = table.read_results(tmp_path / "run")
+    failed = results[results["status"] == table.FAILED].set_index("variant")
+    assert failed["reason"].to_dict() == {name: why for name, (_, why) in FAULTS.items()}
+    assert set(results.loc[results["status"] == table.OK, "variant"]) == {"ring"}
+    text = (tmp_path / "run" / table.TRACEBACKS / f"{failed.loc['locks', 'case_id']}.txt").read_text()
+    assert "locks.py" in text
+
+
+def test_workers_killed_at_any_moment_cost_a_case_each_at_most(tmp_path: Path) -> None:
+    """With every third case that begins a worker is killed, busy or idle or just started."""
+    given = cases("device=cpu", "variant=ring", "world_size=[1,2,4]", "seed=[0,1,2,3]")
+    begun = Counter[str]()
+    killed: list[int] = []
+    others = {*multiprocessing.active_children()}  # ranks that another test's calls keep
+
+    def begin(case: Case) -> None:
+        begun[case.id] += 1
+        living = sorted({*multiprocessing.active_children()} - others, key=lambda each: each.pid or 0)
+        if sum(begun.values()) % 3 == 0:
+            victim = living[len(killed) % len(living)]
+            victim.kill()
+            killed.append(victim.pid or 0)
+
+    with closing(pool.measure(given, work(tmp_path, None, None), begin)) as ended:
+        statuses = Counter(ended)
+    assert set(begun) == {case.id for case in given}
+    assert len(killed) >= 3
+    assert statuses[table.FAILED] <= len(killed)
+    assert statuses[table.OK] == len(given) - statuses[table.FAILED] > 0
+    assert set(table.read_results(tmp_path)["case_id"]) == set(begun)
+    assert {*multiprocessing.active_children()} <= others
+
+
+def test_rows_that_a_worker_stored_before_its_end_stay_and_a_device_without_a_worker_is_left_out(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = cases("device=cpu", "variant=ring", "world_size=2")
+    assert measured(given, work(tmp_path, None, 99)) == {table.OK: 1}
+    before = table.read_results(tmp_path)
+    assert pool._lost(work(tmp_path, None), given[0], "the worker process ended with status 1") == table.OK
+    pd.testing.assert_frame_equal(table.read_results(tmp_path), before)
+    assert measured(given, work(tmp_path / "none", 99)) == {table.FAILED: 1}
+    assert "the worker process of GPU 99 could not start; going on without it" in capfd.readouterr().err
+
+
+def sleeps(q, k, v, **how):
+    time.sleep(600)
+
+
+def catches(q, k, v, **how):
+    while True:
+        with suppress(Exception):
+            time.sleep(600)
+
+
+def test_a_function_that_never_returns_costs_its_case_and_the_caller_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process: no other one is there to end it. The last case is later than the interrupts."""
+    monkeypatch.setattr(worker, "seconds_allowed", lambda case, _: 600.0 if case.variant.name == "eager_out" else 0.3)
+    found = package.measure([sleeps, catches, eager_out], case_seconds=0.3, **SMALL)
+    failed = found[found["status"] == table.FAILED].set_index("variant")["reason"]
+    assert sorted(failed.index) == ["catches", "sleeps"]
+    for name, reason in failed.items():
+        assert reason.startswith("took longer than case_seconds=0.3 (")
+        assert reason.endswith(f"in {name})")
+    assert set(found.loc[(found["variant"] == "eager_out") & (found["tensor"] != "lse"), "status"]) == {table.OK}
+
+
+SCRIPT = f"""
+import accuracy, ctypes, threading
+from accuracy.execute import worker
+worker.GRACE_SECONDS = 1
+def stuck(q, k, v, **how):
+    lock, library = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+    library.pthread_mutex_lock(lock)
+    library.pthread_mutex_lock(lock)  # waits for ever, whatever signal comes
+def work():
+    accuracy.measure(stuck, case_seconds=1.0, output_dir="run", **{SMALL})
+"""
+CALLS = "work()", "thread = threading.Thread(target=work); thread.start(); thread.join()"
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("call", CALLS, ids=["main thread", "another thread"])
+def test_a_function_that_cannot_be_interrupted_ends_its_program_with_the_row_on_the_disk(
+    tmp_path: Path, call: str
+) -> None:
+    program = processes.python("-c", SCRIPT + call, folder=tmp_path)
+    assert program.returncode == worker.ENDED, program.stderr
+    (row,) = table.read_results(tmp_path / "run").to_dict("records")
+    assert row["status"] == table.FAILED
+    assert row["reason"] == "took longer than case_seconds=1, and could not be interrupted"
+
+
+ENDS = ["SIGKILL to it", "SIGINT to all", "SIGTERM to all", "SIGKILL to ranks", "SIGINT to ranks"]
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("how", ENDS)
+def test_however_the_command_ends_no_process_stays_and_its_rows_do(tmp_path: Path, how: str) -> None:
+    """The signal goes to the command alone, or as from a terminal to its workers, too; real ranks listened on the
+    loopback interface only."""
+    name, _, whom = how.split()
+    sent, mark = signal.Signals[name], uuid.uuid4().hex
+    words = ("--config-dir=parts", *TINY, plant(tmp_path, slow="time.sleep(0.1)"), "device=cpu", "world_size=2")
+    where = ("world=processes",) if whom == "ranks" else ("workers=2",)
+    process = start(tmp_path, *words, *where, f"seed={list(range(40))}", "output_dir=run", ACCURACY_TEST_MARK=mark)
+    wait_until(lambda: len(case_files(tmp_path / "run")) >= 5, 120)
+    pids = marked(mark)
+    assert len(pids) > 2
+    assert bool(listening(pids)) is (whom == "ranks")
+    assert all(address.startswith(LOOPBACK) for address in listening(pids))
+    (os.killpg if whom == "all" else os.kill)(process.pid, sent)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == (-sent if sent == signal.SIGKILL else command.INTERRUPTED)
+    assert "Traceback" not in error
+    wait_until(lambda: not marked(mark), 30)
+    results = table.read_results(tmp_path / "run")
+    assert 5 <= results["case_id"].nunique() < 80
+    assert (results["status"] == table.OK).all()
+
+
+SEEDS = 8  # enough that a run is not over before it is interrupted, also on a busy machine
+GRID = (*TINY, "device=cpu", "variant=[ring,bpt_ring]", "dtype=[bfloat16,float32]", "world_size=[1,4]",
+        "workers=1", f"seed={list(range(SEEDS))}", "output_dir=run")  # fmt: skip
+CASES = 2 * 2 * 2 * SEEDS
+
+
+def test_an_interrupt_ends_a_run_in_order_and_the_same_command_ends_it_as_an_undisturbed_one(
+    accuracy: CommandLine,
+) -> None:
+    """Of another process with another seed of Python's hashes, so case ids depend on neither."""
+    folder = accuracy.folder / "run"
+    process = start(accuracy.folder, *GRID, PYTHONHASHSEED="4711")
+    wait_until(lambda: case_files(folder) or process.poll() is not None, 600)
+    process.send_signal(signal.SIGINT)
+    answer, before = finish(process), case_files(folder)
+    assert answer.status == command.INTERRUPTED
+    assert "Traceback" not in answer.err
+    assert "interrupted: the same command goes on from here" in answer.out
+    assert 1 <= len(before) < CASES
+    first = table.read_results(folder).groupby("case_id").agg(count=("rank", "size"), ranks=("world_size", "first"))
+    assert (first["count"] == len(table.TENSORS) * (first["ranks"] + 1)).all()  # on every rank and on all together
+    assert table.read_run(folder)["ended"] is None
+
+    answer = accuracy(*GRID)
+    assert answer.status == 0
+    assert {path: case_files(folder)[path] for path in before} == before
+    assert f"{CASES - len(before)} measured, 0 unsupported, 0 failed, {len(before)} found done" in answer.out
+    assert table.read_run(folder)["ended"] is not None
+    disturbed = rows(folder)
+    assert (disturbed["status"] == table.OK).all()
+    shutil.rmtree(folder)
+    assert accuracy(*GRID).status == 0
+    pd.testing.assert_frame_equal(disturbed, rows(folder), check_exact=True)
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("world", ["simulated", "processes"])
+def test_a_full_disk_is_one_line_and_what_was_measured_stays(accuracy: CommandLine, world: str) -> None:
+    """No file may be longer than 8,000 bytes: run.json is shorter, a case's is not."""
+    words = (*SHORT, "output_dir=run")
+    assert accuracy(*words, "seed=[0,1]").status == 0
+    limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000));"
+    code = f"{limit} runpy.run_module('accuracy', run_name='__main__', alter_sys=True)"
+    done = processes.python("-c", code, *words, f"world={world}", "seed=[0,1,2]", folder=accuracy.folder)
+    told = [line for line in done.stderr.splitlines() if line.startswith("accuracy: ")]
+    assert (done.returncode, len(told)) == (2, 1), done.stderr
+    assert "(File too large)" in told[0]
+    assert "Traceback" not in done.stderr
+    assert "3 found done" not in accuracy(*words, "seed=[0,1,2]").out
+    assert set(table.read_results(accuracy.folder / "run")["seed"]) == {0, 1, 2}
+
+
+def test_ctrl_c_while_the_server_of_a_worker_imports_leaves_it_at_work_and_says_nothing(tmp_path: Path) -> None:
+    """One worker is a process, too, where no limit of time is given: it ends, and the command does not."""
+    mark = uuid.uuid4().hex
+    words = ("--config-dir=parts", *SHORT, plant(tmp_path, exits="os._exit(7)"), "workers=1", "output_dir=run")
+    process = start(tmp_path, *words, ACCURACY_TEST_MARK=mark)
+
+    def servers() -> list[int]:
+        return [pid for pid in marked(mark) if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    wait_until(servers, 60)
+    for pid in servers():
+        os.kill(pid, signal.SIGINT)
+    answer = finish(process)
+    assert answer.status == 0, answer.err
+    assert "1 measured, 0 unsupported, 1 failed" in answer.out
+    assert ("Traceback" in answer.err, "KeyboardInterrupt" in answer.err) == (False, False)
+
+
+@pytest.mark.gpu
+def test_a_case_that_breaks_its_gpu_is_one_failed_row_and_the_next_is_measured(tmp_path: Path) -> None:
+    """An index outside of a tensor ends all work of its process on the GPU."""
+    chosen = plant(tmp_path, faulty="torch.zeros(1, device='cuda')[q.long().flatten() + 9].sum().item()")
+    given = cases(chosen, "world_size=[4,2,1]", "kernel=eager", folders=(tmp_path / "parts",))
+    assert measured(given, work(tmp_path / "run", 0)) == {table.FAILED: 3, table.OK: 3}
+    statuses = table.read_results(tmp_path / "run").groupby("variant")["status"].unique()
+    assert {name: list(found) for name, found in statuses.items()} == {"faulty": [table.FAILED], "ring": [table.OK]}

@@ -1,0 +1,232 @@
+"""Attention as strangers write it, healthy and each with a fault of one line: `HEALTHY`, `FAULTY`, by name.
+
+Every function is called as `fn(q, k, v, *, causal, softmax_scale, group)`.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from tests.golden import ring as gathered
+from tests.slow.foreign.ring import Steps, Where, attend, right, shifted
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A stranger's function, how it is called, and what is to be said of it.
+
+    layout, ranks: how it takes its tensors, on how many ranks it runs; float32: whether it computes in float32 inside.
+    Of a faulty one: wrong: the tensors that must be named; may: those that may be, too; causes: the families of
+    hypotheses that may be proven; says: words of the sentence; free: settings that `diagnose` chooses, as the fault
+    shows in some of them alone."""
+
+    fn: Callable[..., Any]
+    layout: str = "bshd"
+    ranks: tuple[int, ...] = (1,)
+    float32: bool = False
+    wrong: str = ""
+    may: str = ""
+    causes: Sequence[str] = ()
+    says: str = ""
+    free: tuple[str, ...] = ()
+
+
+def visible(scores: Tensor, first: int = 1, value: float = -torch.inf) -> Tensor:
+    return scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(first), value)
+
+
+def eager(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any, first: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Scores and sums in float32, whatever comes; lse in float32."""
+    dtype = q.dtype
+    k, v = (x.float().repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k) * softmax_scale
+    scores = visible(scores, first) if causal else scores
+    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v).to(dtype), scores.logsumexp(-1)
+
+
+def eager_out(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    return eager(q, k, v, **how)[0]
+
+
+def eager_sees_one_later(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    return eager(q, k, v, first=2, **how)[0]
+
+
+def eager_lse_to_base_2(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    out, lse = eager(q, k, v, **how)
+    return out, lse / math.log(2)
+
+
+def eager_lse_in_bfloat16(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    out, lse = eager(q, k, v, **how)
+    return out, lse.bfloat16()
+
+
+def softmax_in_float32(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any) -> Tensor:
+    """As transformers' eager attention: products in the inputs' dtype, the softmax in float32; (B, H, S, D)."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = q @ k.transpose(2, 3) * softmax_scale
+    scores = visible(scores) if causal else scores
+    return torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype) @ v
+
+
+def scores_in_16_bits(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any
+) -> tuple[Tensor, Tensor]:
+    """Scores in the inputs' dtype, their softmax and lse in float32; hidden scores are -1e30."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = (q @ k.transpose(2, 3)).float() * softmax_scale
+    scores = visible(scores, value=-1e30) if causal else scores
+    return (scores.softmax(-1).to(q.dtype) @ v).transpose(1, 2), scores.logsumexp(-1)
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any) -> Tensor:
+    return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True)
+
+
+def sdpa_as_transformers(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, **how: Any) -> Tensor:
+    """One token needs no mask; so its dq and dk, which are 0, are rounded as those of any softmax."""
+    return sdpa(q, k, v, causal=causal and q.shape[2] > 1, **how)
+
+
+def sdpa_other_heads(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    k, v = (x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v))  # not repeat_interleave
+    return sdpa(q, k, v, **how)
+
+
+def varlen(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_seqlen: int, **how: Any) -> Tensor:
+    """Sequences one behind another, (T, H, D)."""
+    sequences = (slice(*each) for each in itertools.pairwise(cu_seqlens.tolist()))
+    return torch.cat([of_one(*(x[each] for x in (q, k, v)), **how) for each in sequences])
+
+
+def of_one(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    return sdpa(*(x.transpose(0, 1)[None] for x in (q, k, v)), **how)[0].transpose(0, 1)
+
+
+def varlen_default_scale(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, **how: Any) -> Tensor:
+    return varlen(q, k, v, softmax_scale=q.shape[-1] ** -0.5, **how)
+
+
+def borders_ignored(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_seqlen: int, **how: Any) -> Tensor:
+    return of_one(q, k, v, **how)
+
+
+def forward_only(q: Tensor, k: Tensor, v: Tensor, *, kept: Any = 1.0, **how: Any) -> Tensor:
+    """Through numpy: nothing of it has a gradient."""
+    q64, k64, v64 = (torch.from_numpy(x.detach().double().numpy()) for x in (q, k, v))
+    k64, v64 = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k64, v64 * kept))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q64, k64) * how["softmax_scale"]
+    scores = visible(scores) if how["causal"] else scores
+    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v64).to(q.dtype)
+
+
+def forward_only_without_a_value(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    lost = torch.arange(k.shape[1]) == 7 % k.shape[1]
+    return forward_only(q, k, v, kept=~lost[:, None, None], **how)
+
+
+def asks_its_group(q: Tensor, k: Tensor, v: Tensor, *, group: Any, **how: Any) -> Tensor:
+    assert (dist.get_rank(group), dist.get_world_size(group)) == (0, 1)
+    dist.all_reduce(torch.ones(1), group=group)
+    return eager(q, k, v, group=group, **how)[0]
+
+
+HEALTHY = {
+    "eager": Foreign(eager, float32=True),
+    "eager_out": Foreign(eager_out, float32=True),
+    "softmax_in_float32": Foreign(softmax_in_float32, "bhsd", float32=True),
+    "scores_in_16_bits": Foreign(scores_in_16_bits, float32=True),
+    "sdpa": Foreign(sdpa, "bhsd"),
+    "sdpa_as_transformers": Foreign(sdpa_as_transformers, "bhsd"),
+    "varlen": Foreign(varlen, "varlen"),
+    "forward_only": Foreign(forward_only),
+    "asks_its_group": Foreign(asks_its_group, float32=True),
+    "gathered": Foreign(gathered.ring, ranks=(1, 2, 4), float32=True),
+    "ring": Foreign(right, ranks=(1, 4)),
+}
+
+
+class Wrong(Steps):
+    """A ring with some of its steps replaced; each is given what the right one is given."""
+
+    def __init__(self, **steps: Any) -> None:
+        vars(self).update(steps)
+
+
+def ring(
+    wrong: str, causes: Sequence[str] = (), /, says: str = "", free: tuple[str, ...] = (), **steps: Any
+) -> Foreign:
+    return Foreign(partial(attend, steps=Wrong(**steps)), "bshd", (1, 4), False, wrong, "", causes, says, free)
+
+
+def missing(when: Callable[[Where, int], Any]) -> Callable[[Where, int, bool], int]:
+    """The block of the keys of the rank before does not count where a condition holds."""
+
+    def times(where: Where, length: int, causal: bool) -> int:
+        rank, size, source = where
+        lost = size > 1 and (rank - source) % size == 1 and when(where, length)
+        return 0 if lost else Steps().times(where, length, causal)
+
+    return times
+
+
+def first_item_s_keys(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return q, k[:1].expand_as(k), v[:1].expand_as(v)  # a batch stride of 0
+
+
+def off_by_one_rank(dq: Tensor, dk: Tensor, dv: Tensor, group: Any) -> tuple[Tensor, ...]:
+    return dq, *shifted((dk, dv), group)
+
+
+def never_zeroed(dq: Tensor, dk: Tensor, dv: Tensor, group: Any, sums: dict[Any, Any] = {}) -> tuple[Tensor, ...]:  # noqa: B006
+    """dq goes on from where the last call of its shape ended."""
+    key = dq.shape, dq.dtype
+    sums[key] = dq + sums.get(key, 0)
+    return sums[key], dk, dv
+
+
+def late(mine: tuple[Tensor, ...], group: Any, hop: int, way: str, calls: Any = itertools.count(1)) -> Any:  # noqa: B008
+    """Once in 200 calls a rank's first shift brings its own tensors."""
+    found = shifted(mine, group)
+    return mine if hop == 0 and way == "forward" and dist.get_rank(group) == 1 and next(calls) % 200 == 0 else found
+
+
+EVERYTHING, GRADIENTS = "out lse dq dk dv", "dq dk dv"
+BLOCKS = "blocks", "pairs"
+RUN_TO_RUN = "run to run"
+FAULTY = {
+    "eager_sees_one_later": Foreign(eager_sees_one_later, wrong="out", may=GRADIENTS, causes=("mask",)),
+    "eager_lse_to_base_2": Foreign(eager_lse_to_base_2, wrong="lse", causes=("factor",)),
+    "eager_lse_in_bfloat16": Foreign(eager_lse_in_bfloat16, wrong="lse", causes=("cast",)),
+    "sdpa_other_heads": Foreign(sdpa_other_heads, "bhsd", wrong="out", may=GRADIENTS, causes=("heads",)),
+    "varlen_default_scale": Foreign(varlen_default_scale, "varlen", wrong="out", may=GRADIENTS, causes=("scale",)),
+    "forward_only_without_a_value": Foreign(forward_only_without_a_value, wrong="out", causes=BLOCKS),
+    "documents_ignored": Foreign(
+        borders_ignored, "varlen", wrong="out", may=GRADIENTS, causes=("mask", *BLOCKS), says="borders of"
+    ),
+    "gathered_own_gradients": Foreign(
+        gathered.own_gradients, ranks=(1, 2, 4), wrong="dk dv", causes=("shard", *BLOCKS)
+    ),
+    "block_missing": ring(EVERYTHING, BLOCKS, times=missing(lambda where, length: True)),
+    "one_rank_off": ring("dk dv", ("shard",), gradients=off_by_one_rank),
+    "odd_size": ring(EVERYTHING, BLOCKS, "with 3 ranks (right with 1, 2 and 4)", ("world_size",),
+                     times=missing(lambda where, length: where[1] % 2)),
+    "long": ring(EVERYTHING, BLOCKS, "only with seqlen=2304", ("seqlen",),
+                 times=missing(lambda where, length: length * where[1] > 2048)),
+    "second_of_batch": ring(EVERYTHING, ("shard",), "only with batch=2", given=first_item_s_keys),
+    "race": Foreign(partial(attend, steps=Wrong(received=late)), ranks=(1, 4), wrong="out", may=EVERYTHING,
+                    says=RUN_TO_RUN),
+    "sum_never_zeroed": ring("dq", says=RUN_TO_RUN, gradients=never_zeroed),
+}  # fmt: skip

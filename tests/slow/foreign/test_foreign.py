@@ -1,0 +1,127 @@
+"""Strangers' functions: the healthy are called healthy, the faulty are not, and what they may return is accepted."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import accuracy
+from accuracy.config import resolve
+from accuracy.results import table
+from accuracy.results.table import TENSORS
+from accuracy.verdict import inside
+from accuracy.verdict.label import BUGS, PRECISION_FLOOR, ROUNDING
+from accuracy.verdict.verdict import verdicts
+from tests.slow.foreign.functions import FAULTY, HEALTHY, RUN_TO_RUN, eager, eager_out, forward_only
+from tests.unit.fault import rates
+
+SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16, "device": "cpu"}
+pytestmark = pytest.mark.xdist_group("foreign")
+FEW_PAIRS = 2**18
+"""In place of `config.resolve.MOST_PAIRS_AGAIN`: 7 runs again of each of four seeds, not the 230 that a race needs."""
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_function_is_called_healthy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve, "MOST_PAIRS_AGAIN", FEW_PAIRS)
+    each = HEALTHY[name]
+    found = accuracy.diagnose({name: each.fn}, layout=each.layout, world_size=list(each.ranks), **SMALL)
+    assert found.label == ROUNDING, (found.sentence, found.evidence)
+    assert ("computes in float32 inside" in found.sentence) == each.float32, found.sentence
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_fault_is_found_in_its_tensors_with_no_wrong_cause(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = FAULTY[name]
+    if fault.says != RUN_TO_RUN:
+        monkeypatch.setattr(resolve, "MOST_PAIRS_AGAIN", FEW_PAIRS)
+    wrong = fault.wrong.split()
+    may_be = {*wrong, *fault.may.split()} | ({"delta"} if "out" in wrong else set())
+    how = {**SMALL, "layout": fault.layout, "world_size": list(fault.ranks), "output_dir": tmp_path / "run"}
+    found = accuracy.diagnose({name: fault.fn}, **{key: how[key] for key in how if key not in fault.free})
+    right = [tensor for tensor in TENSORS if tensor not in may_be]
+    assert rates.detection(name, dict.fromkeys(wrong, ""), found.verdicts, right).caught, found.sentence
+    assert found.label in ((PRECISION_FLOOR,) if name == "eager_lse_in_bfloat16" else BUGS), found.sentence
+    assert fault.says in found.sentence
+    cause = rates.explanation(name, fault.causes, table.read_side(tmp_path / "run", "hypotheses"), found.results)
+    assert cause.right or not cause.proven, found.sentence
+
+
+def returning(make: Any) -> Any:
+    return lambda q, k, v, **how: make(*eager(q, k, v, **how))
+
+
+RETURNED = {
+    "None, expected out or (out, lse)": lambda out, lse: None,
+    "3 values, expected out or (out, lse)": lambda out, lse: (out, lse, None),
+    "a numpy.ndarray, expected out or (out, lse)": lambda out, lse: out.detach().float().numpy(),
+    "out came as (1, 4, 32, 16), expected (1, 32, 4, 16): heads and": lambda out, lse: out.transpose(1, 2),
+    "lse came as (1, 32, 4), expected (1, 4, 32): heads and": lambda out, lse: (out, lse.transpose(1, 2)),
+    "out came as float32, expected bfloat16": lambda out, lse: out.float(),
+    "lse came as int64, expected float32": lambda out, lse: (out, lse.long()),
+}
+
+
+def test_what_came_instead_of_a_result_is_said() -> None:
+    functions = {f"returns_{number}": returning(make) for number, make in enumerate(RETURNED.values())}
+    rows = accuracy.measure(functions, **SMALL | {"seqlen": 32})
+    for reason, what in zip(rows["reason"], RETURNED, strict=True):
+        assert reason.startswith("WrongResult: ")
+        assert what in reason
+
+
+def test_lse_may_come_in_any_dtype_and_is_held_to_that() -> None:
+    dtypes = (torch.float32, torch.float64, torch.bfloat16)
+    functions = {str(stored)[6:]: returning(lambda out, lse, stored=stored: (out, lse.to(stored))) for stored in dtypes}
+    rows = accuracy.measure(functions, dtype=["bfloat16", "float64"], **SMALL)
+    lse = rows[(rows["tensor"] == "lse") & (rows["rank"] == 0)]
+    assert (len(lse), set(lse["status"])) == (2 * len(dtypes), {"ok"})
+    assert ((lse["x_floor"] < 4) | (lse["variant"] == "float64")).all()
+
+
+def test_a_dtype_that_a_function_refuses_is_named_and_the_others_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(q: Any, k: Any, v: Any, **how: Any) -> Any:
+        if q.element_size() != 2:
+            raise RuntimeError("only 16 bits")
+        return eager_out(q, k, v, **how)
+
+    monkeypatch.setattr(resolve, "MOST_PAIRS_AGAIN", FEW_PAIRS)
+    found = accuracy.diagnose(short, world_size=1, **SMALL)
+    assert found.label == ROUNDING
+    assert any(each.startswith("Not measured in float32, float64: RuntimeError: only 16") for each in found.evidence)
+
+
+def test_no_gradient_is_a_reason_and_a_missing_part_of_one_is_zero() -> None:
+    def in_part(q: Any, k: Any, v: Any, **how: Any) -> Any:
+        return eager_out(q, k.detach(), v, **how)
+
+    def refuses(q: Any, k: Any, v: Any, **how: Any) -> Any:
+        if q.requires_grad:
+            raise NotImplementedError("FlexAttention does not support backward on CPU.")
+        return eager_out(q, k, v, **how)
+
+    rows = accuracy.measure({"none": forward_only, "refuses": refuses, "in_part": in_part}, **SMALL)
+    for name in ("none", "refuses"):
+        none = rows[rows["variant"] == name].set_index("tensor")
+        assert set(none.loc[["dq", "dk", "dv"], "status"]) == {"unsupported"}
+        assert "forward only" in none.loc["dq", "reason"]
+        assert set(none.loc["out", "status"]) == {"ok"}
+    part = rows[(rows["variant"] == "in_part") & (rows["rank"] == 0)].set_index("tensor")
+    assert part.loc["dk", "error_rel"] == pytest.approx(1.0, rel=1e-12)  # a quotient of two float64 norms
+    assert part.loc[["dq", "dv"], "error_rel"].max() < 2**-7
+
+
+def test_few_numbers_whose_errors_point_one_way_by_chance_are_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    """32 values of delta: without an allowance for chance some seeds' functions are accused."""
+    shape: dict[str, Any] = {"seqlen": 16, "heads": 2, "heads_kv": 2, "head_dim": 128, "softmax_scale": 0.2}
+    tables = accuracy.measure(eager_out, dtype=["float32", "float64"], seed=[20, 21], device="cpu", **shape)
+    accused = {}
+    for deviations in (inside.DEVIATIONS, 0.0):
+        monkeypatch.setattr(inside, "DEVIATIONS", deviations)
+        accused[deviations] = sum(verdicts(rows)["label"].isin(BUGS).any() for _, rows in tables.groupby("seed"))
+    assert accused[5.0] == 0 < accused[0.0]

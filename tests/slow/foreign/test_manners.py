@@ -1,0 +1,122 @@
+"""What a stranger's function does to the process it runs in, and what he is told where it raises."""
+
+import importlib
+import operator
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import accuracy
+from tests.golden import ring as gathered
+from tests.slow.foreign.functions import asks_its_group, eager_out
+
+SMALL = {"seqlen": 32, "heads": 2, "heads_kv": 2, "head_dim": 8, "device": "cpu", "dtype": "float32"}
+pytestmark = pytest.mark.xdist_group("foreign")
+
+
+def measured(fn: Any, **how: Any) -> Any:
+    rows = accuracy.measure(fn, **SMALL, **how)
+    assert set(rows["status"]) <= {"ok", "unsupported"}, rows["reason"].tolist()
+    return rows
+
+
+def test_a_function_finds_a_group_of_one_which_is_gone_afterwards_and_the_caller_s_stays() -> None:
+    hook, before = sys.excepthook, dict(os.environ)
+    measured(asks_its_group)
+    assert not dist.is_initialized()
+    assert (sys.excepthook is hook, dict(os.environ)) == (True, before)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    mine = dist.group.WORLD
+    try:
+        measured(asks_its_group)
+        assert dist.group.WORLD is mine
+    finally:
+        dist.destroy_process_group()
+
+
+def test_ranks_start_where_modules_were_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a pytest in pytest (`pytester.runpytest_inprocess`) drops those that it was the first to import."""
+    importlib.import_module("accuracy.execute.ranks.agent")
+    for name in [*sys.modules]:
+        if name.startswith(("torch.distributed.elastic", "accuracy.execute.ranks.agent")):
+            monkeypatch.delitem(sys.modules, name)
+    assert set(measured(gathered.ring, world_size=2)["rank"]) == {-1, 0, 1}
+
+
+def state() -> dict[str, Any]:
+    return {
+        "dtype": torch.get_default_dtype(), "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "grad": torch.is_grad_enabled(), "threads": torch.get_num_threads(), "folder": os.getcwd(),
+        "device": torch.get_default_device(), "precision": torch.get_float32_matmul_precision(),
+        "flash": torch.backends.cuda.flash_sdp_enabled(),
+    }  # fmt: skip
+
+
+def random_states() -> tuple[Any, ...]:
+    return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()
+
+
+def test_what_a_function_sets_reaches_neither_the_caller_nor_the_next_case(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def rude(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        seen.append(state())
+        out = eager_out(q, k, v, **how)
+        torch.manual_seed(1), np.random.seed(1), random.seed(1)
+        torch.set_default_dtype(torch.float64)
+        torch.use_deterministic_algorithms(True)
+        torch.set_grad_enabled(False)
+        torch.set_num_threads(2)
+        torch.set_default_device("meta")
+        torch.set_float32_matmul_precision("medium")
+        torch.backends.cuda.enable_flash_sdp(False)
+        os.chdir(tmp_path)
+        return out
+
+    torch.manual_seed(0), np.random.seed(0), random.seed(0)
+    before = state(), random_states()
+    measured(rude, seed=[0, 1])
+    assert (state(), random_states()) == before
+    assert seen[0] == seen[1]
+
+
+def test_the_caller_s_fp32_precision_neither_raises_nor_changes_nor_counts() -> None:
+    usual = measured(eager_out)["error_rel"].dropna().tolist()
+    for switch in ("fp32_precision", "cuda.matmul.fp32_precision", "mkldnn.matmul.fp32_precision"):
+        path, _, name = f"backends.{switch}".rpartition(".")
+        holder = operator.attrgetter(path)(torch)
+        if not hasattr(holder, name):
+            pytest.skip("this torch has no fp32_precision")
+        before = getattr(holder, name)
+        setattr(holder, name, "tf32")
+        try:
+            assert measured(eager_out)["error_rel"].dropna().tolist() == usual, switch
+            assert getattr(holder, name) == "tf32", switch
+        finally:
+            setattr(holder, name, before)
+
+
+def raising(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    raise ValueError("not today")
+
+
+def test_an_exception_has_its_place_and_its_traceback_is_kept_or_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    accuracy.measure(raising, seed=[0, 1], **SMALL)
+    (logged,) = [each.getMessage() for each in caplog.records if each.name == "accuracy"]
+    (row,) = accuracy.measure(raising, output_dir=tmp_path / "run", **SMALL).to_dict("records")
+    place = f"test_manners.py:{raising.__code__.co_firstlineno + 1}, in raising)"
+    assert row["reason"].startswith("ValueError: not today (")
+    assert row["reason"].endswith(place)
+    written = tmp_path / "run" / "tracebacks" / f"{row['case_id']}.txt"
+    for text in (logged, written.read_text()):
+        assert 'raise ValueError("not today")' in text

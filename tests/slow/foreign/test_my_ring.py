@@ -1,0 +1,72 @@
+"""A ring that is wrong from 3 ranks on is found in every way in which a newcomer would try it; a right one never is."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import accuracy
+from accuracy.config import resolve
+from tests.command_line import CommandLine
+from tests.processes import python
+from tests.slow.foreign import ring
+from tests.slow.foreign.test_foreign import FEW_PAIRS
+
+pytestmark = pytest.mark.xdist_group("foreign")
+SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16}
+RINGS: dict[str, Callable[..., Any]] = {"right": ring.right, "wrong": ring.wrong_from_three_ranks_on}
+SCRIPT = f"""
+import accuracy
+from accuracy.config import resolve
+from tests.slow.foreign import ring
+
+resolve.MOST_PAIRS_AGAIN = {FEW_PAIRS}
+found = accuracy.diagnose(ring.wrong_from_three_ranks_on, dtype="bfloat16", **{SMALL})
+ran = sorted(set(found.results.loc[found.results["status"] == "ok", "world_size"]))
+print(f"<{{found.label}} {{found.is_bug}} {{ran}}>", flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _few_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve, "MOST_PAIRS_AGAIN", FEW_PAIRS)
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("name", RINGS)
+def test_by_diagnose_on_one_to_four_ranks(name: str) -> None:
+    found = accuracy.diagnose(RINGS[name], dtype="bfloat16", **SMALL)
+    assert found.is_bug == (name == "wrong"), found.sentence
+    assert set(found.results.loc[found.results["status"] == "ok", "world_size"]) == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_by_the_assertion_and_the_fixture(name: str, accuracy_gate: Callable[..., Any]) -> None:
+    if name == "right":
+        assert set(accuracy.assert_accurate(ring.right, **SMALL)["world_size"]) == {1, 2, 3, 4}
+        return
+    with pytest.raises(AssertionError, match=r"bfloat16, 3 ranks"):
+        accuracy.assert_accurate(RINGS[name], **SMALL)
+    with pytest.raises(BaseException, match=r"bfloat16 W=3"):
+        accuracy_gate(RINGS[name], seeds=[0, 1], **SMALL)
+
+
+@pytest.mark.stress(2)
+@pytest.mark.parametrize("name", RINGS)
+@pytest.mark.parametrize("words", [(), ("experiment=diagnose", "dtype=bfloat16")], ids=["measured", "diagnosed"])
+def test_by_the_command(words: tuple[str, ...], name: str, accuracy: CommandLine) -> None:
+    problem = [f"problem.{key}={value}" for key, value in SMALL.items()]
+    fn = f"variant.fn=tests.slow.foreign.ring.{RINGS[name].__name__}"
+    done = accuracy(*words, "variant=callable", fn, *problem, "output_dir=run", "device=cpu")
+    assert done.status == (5 if words and name == "wrong" else 0), done
+    assert ("dk and dv are wrong" in done.out) == (name == "wrong"), done.out
+
+
+@pytest.mark.stress
+def test_by_a_script_under_torchrun(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "script.py")
+    done = python(*words, folder=tmp_path, OMP_NUM_THREADS="1")
+    assert re.findall(r"<(\w+) (\w+) (.*?)>", done.stdout) == [("logic", "True", "[1, 2, 3]")] * 3, done

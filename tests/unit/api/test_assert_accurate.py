@@ -1,0 +1,185 @@
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from accuracy import assert_accurate
+from accuracy.verdict.rule import factor
+from tests.processes import python
+
+pytestmark = pytest.mark.xdist_group("measure")
+SMALL = {"seqlen": 128, "heads": 4, "heads_kv": 2, "head_dim": 16, "world_size": 1}  # none shares its work
+ROOT = Path(__file__).parents[3]
+
+
+def attention(q, k, v, *, causal, softmax_scale, group):
+    """torch's own in float32 or float64, (B, S, H, D)."""
+    dtype = q.dtype
+    q, k, v = (x.transpose(1, 2).to(torch.promote_types(dtype, torch.float32)) for x in (q, k, v))
+    out = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True)
+    return out.transpose(1, 2).to(dtype)
+
+
+class Times(torch.autograd.Function):
+    """A tensor, and its gradient times a factor."""
+
+    @staticmethod
+    def forward(context, x, factor):
+        context.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * context.factor, None
+
+
+def scaled(tensor, factor):
+    """Attention whose out, dq, dk or dv is a factor times what it should be, before it is rounded."""
+
+    def fn(q, k, v, **how):
+        wide = {"q": q, "k": k, "v": v}
+        wide = {name: x.to(torch.promote_types(q.dtype, torch.float32)) for name, x in wide.items()}
+        if tensor != "out":
+            wide[tensor[1]] = Times.apply(wide[tensor[1]], factor)
+        out = attention(*wide.values(), **how)
+        return (out + (factor - 1) * out.detach() * (tensor == "out")).to(q.dtype)
+
+    return fn
+
+
+def test_torch_s_attention_passes_alone_in_every_dtype_with_the_switches_of_the_process() -> None:
+    seen = []
+
+    def watching(q, k, v, **how):
+        seen.append(torch.backends.cudnn.allow_tf32)
+        return attention(q, k, v, **how)
+
+    torch.backends.cudnn.allow_tf32 = True
+    rows = assert_accurate(watching, dtype=[torch.bfloat16, "float16", "float32", "float64"], **SMALL)
+    assert ({*seen}, torch.backends.cudnn.allow_tf32) == ({True}, True)
+    found = rows[rows["status"] == "ok"].groupby("dtype")["tensor"].agg(set)
+    assert list(found) == [{"out", "dq", "dk", "dv", "delta"}] * 4
+
+
+@pytest.mark.stress(4, "tensor", "factor")
+@pytest.mark.parametrize("tensor", ["out", "dq", "dk", "dv"])
+@pytest.mark.parametrize(
+    ("dtype", "factor"),
+    [("bfloat16", 1.01), ("bfloat16", 1 + 2**-10), ("float16", 1 + 2**-13), ("float32", 1 + 2**-20)],
+)
+def test_a_factor_is_found_that_a_ratio_of_errors_does_not_show(tensor: str, dtype: str, factor: float) -> None:
+    with pytest.raises(AssertionError, match=f"{tensor}.* (times the reference|times as far)"):
+        assert_accurate(scaled(tensor, factor), dtype=dtype, world_size=1)
+
+
+def test_a_tiny_healthy_problem_is_not_taken_for_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """dk of two tokens of one head: a standard error of two numbers that agree by chance is no measure."""
+    tiny = {"seqlen": 2, "heads": 2, "heads_kv": 1, "head_dim": 8, "kernel": "eager", "seed": [*range(6)]}
+    assert_accurate(attention, world_size=1, **tiny)
+    monkeypatch.setattr(factor, "FEWEST_ROWS", 0)
+    with pytest.raises(AssertionError, match=r"dk.* times the reference"):
+        assert_accurate(attention, world_size=1, **tiny)
+
+
+def test_sums_of_gradients_in_16_bits_are_no_yardstick() -> None:
+    def short_sums(q, k, v, *, causal, softmax_scale):
+        how = {"is_causal": causal, "scale": softmax_scale, "enable_gqa": True}
+        return scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), **how).transpose(1, 2)
+
+    few = {"heads": 4, "heads_kv": 1, "head_dim": 32, "world_size": 1}
+    with pytest.raises(AssertionError, match=r"as eager run once(.|\n)*dk and dv in 16 bits; kernel='torch_flash'"):
+        assert_accurate(short_sums, **few)
+    assert_accurate(short_sums, kernel="torch_flash", **few)
+
+
+def test_float32_inside_is_told_where_float64_was_asked_for() -> None:
+    def in_float32(q, k, v, **how):
+        return attention(q.float(), k.float(), v.float(), **how).to(q.dtype)
+
+    with pytest.raises(AssertionError, match="computes in float32 inside is right") as caught:
+        assert_accurate(in_float32, dtype="float64", **SMALL)
+    assert "16 bits" not in str(caught.value)
+
+
+def dropped_key(q, k, v, **how):
+    mask = (torch.arange(k.shape[1]) != 5)[:, None, None]
+    return attention(q, k * mask, v * mask, **how)
+
+
+def detached_value(q, k, v, **how):
+    return attention(q, k, (v * 2 - v.detach()), **how)
+
+
+def not_a_number(q, k, v, **how):
+    return attention(q, k, v, **how) * torch.where(torch.arange(q.shape[1]) == 7, torch.nan, 1.0)[:, None, None]
+
+
+def future_seen(q, k, v, *, causal, **how):
+    return attention(q, k, v, causal=False, **how)
+
+
+def one_element(q, k, v, **how):
+    shift = torch.zeros_like(q)
+    shift[0, 77, 3, 11] = 0.5
+    return attention(q, k, v, **how) + shift
+
+
+BROKEN = {
+    dropped_key: r"is .* times as far .*allowed: 1.5., on rank 0 .* times .3.(.|\n)*also over the limit: ",
+    detached_value: "dv is .* times as far",
+    not_a_number: "non-finite values in out",
+    future_seen: "times as far",
+    one_element: "largest error 0.5 on rank 0, at batch 0, token 77, head 3, dim 11$",
+}
+
+
+def test_a_broken_one_fails_and_says_where() -> None:
+    for fn, words in BROKEN.items():
+        with pytest.raises(AssertionError, match=words) as caught:
+            assert_accurate(fn, dtype="float32", **SMALL)
+        assert fn.__name__ in str(caught.value)
+
+
+SUITE = """
+from accuracy import assert_accurate
+from tests.contract.variant import somebody
+
+SMALL = {"seqlen": 48, "heads": 4, "heads_kv": 2, "head_dim": 16}
+
+def test_right():
+    rows = assert_accurate(somebody.contiguous, dtype="float64", kernel="eager", **SMALL)
+    assert set(rows["rank"]) == {-1, 0, 1}
+
+def test_broken():
+    assert_accurate(somebody.rank_one_doubles_dq, dtype="float32", world_size=2, **SMALL)
+
+def test_raising():
+    assert_accurate(somebody.rank_one_raises, dtype="float32", world_size=2, **SMALL)
+"""
+
+
+def test_under_torchrun_every_rank_fails_and_the_first_names_the_worst(tmp_path: Path) -> None:
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "pytest", "-q")
+    variables = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1"}
+    done = python(*words, "-p", "no:cacheprovider", str(tmp_path), folder=tmp_path, **variables)
+    output = done.stdout + done.stderr
+    assert output.count("2 failed, 1 passed") == 2, output
+    assert len(re.findall("E .*dq is .* times as far from float64 .*, on rank 1 .* times", output)) == 1
+    assert len(re.findall("E .*rank 1: ValueError: on purpose", output)) == 1
+    assert len(re.findall("E .*not accurate: rank 0 says where", output)) == 2
+    assert "def assert_accurate" not in output  # none of the tool's source
+
+
+def test_the_readme_s_example_runs_as_it_stands(pytester: pytest.Pytester) -> None:
+    text = (ROOT / "README.md").read_text()
+    blocks = (part.partition("```")[0] for part in text.split("```python\n")[1:])
+    block = next(each for each in blocks if "assert_accurate" in each)
+    source = inspect.getsource(attention).replace("def attention", "def my_attention")
+    source = source.replace(", group):", "):")  # of one device
+    package = f"import torch\nfrom torch.nn.functional import scaled_dot_product_attention\n\n{source}"
+    pytester.makepyfile(my_package=package, test_my_attention=block)
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)

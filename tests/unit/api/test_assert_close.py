@@ -1,0 +1,147 @@
+"""`assert_close`: strangers' healthy attention passes on any inputs, a small fault of one tensor does not."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import accuracy
+from tests.processes import python
+from tests.slow.foreign.functions import eager, visible
+from tests.unit.bound.test_bounds import ALIKE, ORDINARY, drawn
+
+SHORT = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-18}
+
+
+def float32_inside(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return eager(q, k, v, causal=True, softmax_scale=q.shape[-1] ** -0.5, group=None)
+
+
+def in_its_own_dtype(q: Tensor, k: Tensor, v: Tensor, sm_scale: float | None = None, is_causal: bool = True) -> Tensor:
+    """With flash-attn's names for the mask and the scale."""
+    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * (sm_scale or q.shape[-1] ** -0.5)
+    return torch.einsum("bhqk,bkhd->bqhd", (visible(scores) if is_causal else scores).softmax(-1), v)
+
+
+FAULTS = {
+    "zeros": torch.zeros_like,
+    "shifted": lambda x: x.roll(1, 1),
+    "factor": lambda x: x * 1.01,
+    "least_factor": lambda x: x * (1 + 2 * SHORT[x.dtype]),
+}
+
+
+@pytest.mark.stress(14, "inputs", "dtype")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("inputs", ORDINARY + ALIKE)
+def test_attention_that_rounds_everything_to_its_own_dtype_passes(inputs: str, dtype: str) -> None:
+    """What rounds less is within the bounds of `tests/unit/bound`."""
+    x, _ = drawn(inputs, dtype)
+    accuracy.assert_close(in_its_own_dtype, x.q, x.k, x.v, dout=x.dout, causal=True)
+
+
+def returned(dtype: str) -> tuple[Any, dict[str, Tensor]]:
+    x, _ = drawn("gaussian", dtype)
+    leaves = [each.clone().requires_grad_() for each in (x.q, x.k, x.v)]
+    out, lse = float32_inside(*leaves)
+    gradients = torch.autograd.grad(out, leaves, x.dout)
+    return x, dict(zip(("out", "lse", "dq", "dk", "dv"), (out.detach(), lse.detach(), *gradients), strict=True))
+
+
+@pytest.mark.stress(8, "tensor", "fault", "dtype")
+@pytest.mark.parametrize("tensor", ["out", "dq", "dk", "dv"])
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_a_fault_of_one_tensor_is_named(dtype: str, fault: str, tensor: str) -> None:
+    x, found = returned(dtype)
+    found[tensor] = FAULTS[fault](found[tensor])
+    with pytest.raises(AssertionError, match=rf"^{tensor} is wrong: .* times\); batch 0, token \d+") as caught:
+        accuracy.assert_close(found.pop("out"), x.q, x.k, x.v, dout=x.dout, causal=True, **found)
+    assert f"stored in {dtype}; beyond them by chance: 1e-06 a tensor" in str(caught.value)
+    assert str(caught.value).count("is wrong") == 1
+
+
+def test_what_is_not_finite_and_what_has_another_shape_fails() -> None:
+    x, found = returned("float32")
+    found["out"][0, 5, 1, 2] = math.nan
+    with pytest.raises(AssertionError, match=r"it is not finite .* batch 0, token 5, head 1, dim 2"):
+        accuracy.assert_close(found["out"], x.q, x.k, x.v, causal=True)
+    with pytest.raises(AssertionError, match="out has the shape"):
+        accuracy.assert_close(found["out"][:, 1:], x.q, x.k, x.v, causal=True)
+    with pytest.raises(AssertionError, match="out came as float32, expected bfloat16"):
+        accuracy.assert_close(found["out"], x.q.bfloat16(), x.k.bfloat16(), x.v.bfloat16(), causal=True)
+
+
+def test_heads_may_come_before_tokens_and_are_told_with_the_failure_where_it_is_not_said() -> None:
+    x, found = returned("bfloat16")
+    q, k, v, dout, out, dq = (each.transpose(1, 2) for each in (*x.tensors, found["out"], found["dq"]))
+    errors = accuracy.assert_close(out, q, k, v, dout=dout, dq=dq, lse=found["lse"], causal=True, layout="bhsd")
+    assert set(errors) == {"out", "lse", "dq"}
+    assert 0 < errors["dq"] < 2**-8
+    with pytest.raises(AssertionError, match=r"of \(B, H, S, D\) say layout='bhsd'"):
+        accuracy.assert_close(out, q, k, v)
+
+
+def test_it_needs_torch_alone() -> None:
+    code = (
+        "import sys, torch, accuracy; x = torch.randn(1, 8, 2, 4);"
+        "f = torch.nn.functional.scaled_dot_product_attention;"
+        "accuracy.assert_close(f, x, x, x, layout='bhsd');"
+        "print({'pandas', 'hydra', 'pyarrow', 'matplotlib'} & set(sys.modules))"
+    )
+    assert python("-c", code).stdout == "set()\n"
+
+
+def test_a_function_is_given_the_mask_and_scale_and_the_process_s_switches_which_stay() -> None:
+    """A process that allows TF32 is measured by exact references, and finds its switch as it was."""
+    q, k, v = (torch.randn(1, 24, 2, 8, generator=torch.Generator().manual_seed(x)) for x in range(3))
+    torch.backends.cuda.matmul.allow_tf32 = True
+    for how in ({"causal": False}, {"causal": True}, {"causal": True, "softmax_scale": 0.3}):
+        accuracy.assert_close(in_its_own_dtype, q, k, v, dout=q, **how)
+    assert torch.backends.cuda.matmul.allow_tf32
+
+
+def never(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    raise AssertionError("called")
+
+
+Q, K = torch.ones(1, 8, 4, 16), torch.ones(1, 8, 2, 16)
+MISTAKES: dict[str, tuple[dict[str, Any], ...]] = {
+    "causal": ({"causal": "full"}, {"causal": [True]}, {"causal": 1}),
+    "softmax_scale": tuple({"softmax_scale": each} for each in ("0.1", 0, math.nan, [0.1])),
+    "softcap": tuple({"softcap": each} for each in (-1, 0.0, "x")),
+    "window": tuple({"window": each} for each in ("a", -1, (3, 0), 1.5)),
+    "pieces": tuple({"pieces": each} for each in (0, 1.5, "2", True)),
+    "documents": tuple({"documents": each} for each in ([5, 5], [8.0], [8, 0])),
+    "sinks": ({"sinks": [1.0]},),
+    "policy 'loose' is unknown": ({"policy": "loose"},),
+    "layout 'hsd' is unknown": ({"layout": "hsd"},),
+    "gradients need dout": ({"actual": Q, "dq": torch.zeros(1)},),
+    "dq=": ({"actual": Q, "dout": Q},),
+    "NoneType is no out": ({"actual": None},),
+    "does not fit q": ({"k": torch.zeros(1, 8, 3, 16)},),
+    "does not fit k": ({"v": K[:, :4]},),
+    "give one dtype of": ({"v": K.int()},),
+    "q is a str, expected a tensor": ({"q": "q"},),
+    "q has 512 values not finite": ({"q": Q * math.nan},),
+    ".": ({"dout": Q[:, :4]}, {"dout": Q.double()}, {"dout": Q, "dq": Q}),
+}  # fmt: skip
+
+
+def test_a_value_that_cannot_be_is_refused_in_one_line_before_the_function_is_called() -> None:
+    for message, changes in MISTAKES.items():
+        for change in changes:
+            with pytest.raises(accuracy.ConfigError, match=message) as caught:
+                accuracy.assert_close(**{"actual": never, "q": Q, "k": K, "v": K} | change)
+            assert "\n" not in str(caught.value)
+    with pytest.raises(accuracy.ConfigError, match="between 0 and 1"):
+        accuracy.bounds(Q, K, K)["out"].likely(2)
+
+
+def test_a_function_that_writes_to_its_inputs_fails() -> None:
+    q, k, v = (torch.randn(1, 8, 2, 16) for _ in range(3))
+    with pytest.raises(AssertionError, match="wrote to its inputs q"):
+        accuracy.assert_close(lambda q, k, v: q.mul_(0.25), q, k, v)

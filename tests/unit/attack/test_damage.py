@@ -1,0 +1,132 @@
+"""A damaged file is told in one line, or is measured again, or changes no number: never a traceback, never another
+number with exit status 0."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from accuracy.cli import accept, check, publish, report
+from accuracy.measurement import provenance
+from accuracy.report import build
+from accuracy.report import published as of_publishing
+from accuracy.results import storage, table
+from tests.measuring import COSTS
+from tests.sampling import seeds
+from tests.unit.attack.damages import damage
+from tests.unit.gate import made_up
+from tests.unit.gate.made_up import MadeUp
+from tests.unit.report.embedded_rows import embedded
+
+pytestmark = pytest.mark.xdist_group("damage")  # the files and what commands make of them are made once
+SMALL = MadeUp(variants=("single_device", "ring"), dtypes=("bfloat16",), sizes=(2,), seeds=(0, 1))
+RUN, BASELINE = Path("run"), Path("reports/made_up/some-gpu")
+
+
+def numbers(folder: Path) -> pd.DataFrame:
+    rows = table.read_results(folder).drop(columns=COSTS)
+    return rows.sort_values(["case_id", "tensor", "rank"], ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`run`, as `accuracy` leaves it, and `reports/made_up/some-gpu`, a baseline with two lines of history."""
+    folder = tmp_path_factory.mktemp("whole")
+    made_up.write_run(folder / RUN, SMALL)
+    for path in (folder / RUN / "results").iterdir():  # with the checksums that a run writes
+        rows = pd.read_parquet(path)
+        storage.write_case(folder / RUN, path.stem, rows.astype(object).where(rows.notna(), None).to_dict("records"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_publishing, "write_growth_figure", lambda rows, path: None)
+        for reason in ("one", "two"):
+            assert accepted(folder, reason) == 0
+    return folder
+
+
+def accepted(folder: Path, reason: str = "three") -> Any:
+    return check.main(["accept", str(folder / RUN), "--to", str(folder / "reports"), "--reason", reason])
+
+
+def checked(folder: Path) -> Any:
+    words = ["--baseline", str(folder / BASELINE), "--require-baseline", "--out", str(folder / "out")]
+    return check.main([str(folder / RUN), *words])
+
+
+def judged(folder: Path) -> Any:
+    items = json.loads((folder / "out" / "check.json").read_text())["items"]
+    return [(item["name"], item["state"], item["run"], item["baseline"]) for item in items]
+
+
+def rows_of(place: str, folder: Path) -> str:
+    return str(numbers(folder / place / BASELINE.relative_to("reports")).to_json())
+
+
+def reported(place: Path, folder: Path) -> int:
+    return report.main([str(folder / place)])
+
+
+def page_of(place: Path, folder: Path) -> dict[str, Any]:
+    page = embedded((folder / place / "report.html").read_text())
+    return {name: page[name] for name in page if name != "command"}
+
+
+COMMANDS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {  # and what each makes
+    "check": (checked, judged),
+    "accept": (accepted, partial(rows_of, "reports")),
+    "publish": (lambda folder: publish.main([str(folder / RUN), "--to", str(folder / "new")]), partial(rows_of, "new")),
+    "report of the run": (partial(reported, RUN), partial(page_of, RUN)),
+    "report of the baseline": (partial(reported, BASELINE), partial(page_of, BASELINE)),
+}
+OF_A_RUN = ("check", "accept", "publish", "report of the run")
+OF_A_BASELINE = ("check", "accept", "report of the baseline")
+TARGETS = {
+    "run/results/*.parquet": OF_A_RUN, "run/run.json": OF_A_RUN,
+    **{f"{BASELINE}/{name}": OF_A_BASELINE for name in ("results.parquet", "run.json", storage.SUMS, accept.HISTORY)},
+    f"{BASELINE}/log.md": ("accept",),
+}  # fmt: skip
+PAIRS = [(target, command) for target, commands in TARGETS.items() for command in commands]
+
+
+@pytest.fixture(scope="module")
+def undamaged() -> dict[str, Any]:
+    """What every command makes of whole files, by its name."""
+    return {}
+
+
+@pytest.mark.stress(6)
+@pytest.mark.parametrize("seed", seeds(80))
+@pytest.mark.parametrize("pair", PAIRS, ids=[f"{Path(target).name}-{command}" for target, command in PAIRS])
+def test_a_damaged_file_is_told_or_changes_no_number(
+    pair: tuple[str, str], seed: int, whole: Path, undamaged: dict[str, Any], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Without figures, and without the pages of accept and publish: report has them. Our code measured the run."""
+    target, name = pair
+    command, look = COMMANDS[name]
+    monkeypatch.setattr(of_publishing, "write_growth_figure", lambda rows, path: None)
+    monkeypatch.setattr(provenance, "code_digest", lambda: made_up.FINGERPRINT["code"])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    if "report" not in name:
+        monkeypatch.setattr(build, "write_report", lambda folder: None)
+    if name not in undamaged:
+        healthy = Path(shutil.copytree(whole, tmp_path / "healthy"))
+        assert command(healthy) == 0
+        undamaged[name] = look(healthy)
+    damaged = Path(shutil.copytree(whole, tmp_path / "damaged"))
+    draw = random.Random(f"{pair} {seed}")
+    how = damage(draw.choice(sorted(damaged.glob(target))), draw)
+    capsys.readouterr()
+    status = int(command(damaged))
+    out, err = capsys.readouterr()
+    said = (how, status, out[-300:], err)
+    assert status in (0, 2, 3, 4), said
+    assert "Traceback" not in out + err, said
+    assert status != 2 or (err.count("\n") == 1 and err[:-1].isprintable()), said
+    if status == 0:
+        assert look(damaged) == undamaged[name], said

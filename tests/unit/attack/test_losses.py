@@ -1,0 +1,153 @@
+"""No loss that a run measured passes: not where the kernel got worse on both sides, not where a norm hides it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accuracy.cli import check
+from tests.unit.attack.edits import HEALTHY
+from tests.unit.gate.made_up import MadeUp, Row, with_error, write_baseline, write_run
+
+Change = Callable[[Row], Row]
+Rows = Callable[[Row, list[Row]], list[Row]]
+
+
+@pytest.fixture(scope="module")
+def baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_baseline(tmp_path_factory.mktemp("baseline") / "it", HEALTHY)
+
+
+@pytest.fixture
+def checked(tmp_path: Path, baseline: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """checked(MadeUp(...), "--more", against=...) -> the exit status and what was printed."""
+
+    def checked(made: MadeUp, *words: str, against: Path | None = baseline) -> tuple[int, str]:
+        run = write_run(tmp_path / "run", made)
+        status = check.main([str(run), *(["--baseline", str(against)] if against else []), *words])
+        return int(status), capsys.readouterr().out
+
+    return checked
+
+
+def everywhere(change: Change) -> Rows:
+    return lambda about, rows: [change(row) for row in rows]
+
+
+def in_cell(change: Change) -> Rows:
+    """Of dq of ring at 4 ranks."""
+    cell = {"variant": "ring", "world_size": 4, "tensor": "dq"}
+    return everywhere(lambda row: change(row) if cell.items() <= row.items() else row)
+
+
+def times(factor: float, rank: int | None = None, alike: bool = False) -> Change:
+    """So many times the error, of one rank or of all; alike: the kernel itself got worse, single device's error too."""
+
+    def worse(row: Row) -> Row:
+        if rank not in (None, row["rank"]):
+            return row
+        names = ("error_max", "error_rms", "error_bias", "single_device_max") if alike else ()
+        grown = {name: row[name] * factor for name in names}
+        single_device = row["single_device_rel"] * (factor if alike else 1)
+        return {**with_error(row, row["error_rel"] * factor, single_device), **grown}
+
+    return worse
+
+
+def having(**values: Callable[[Row], Any]) -> Change:
+    return lambda row: {**row, **{name: value(row) for name, value in values.items()}}
+
+
+LOSSES = {  # what changed, and how it is called
+    "a kernel worse alike": (in_cell(times(1.3, alike=True)), "error over the rounding floor +"),
+    "the largest error four times": (in_cell(having(error_max=lambda row: row["error_max"] * 4)), "largest error +"),
+    "a pure bias of the same size": (
+        in_cell(having(error_bias=lambda row: row["error_rms"])), "signed mean of the error +0.9",
+    ),
+    "a bias of a fifth of it": (
+        in_cell(having(error_bias=lambda row: -0.2 * row["error_rms"])), "signed mean of the error +0.",
+    ),
+    "a factor of the same size": (
+        in_cell(having(error_gain=lambda row: row["error_rel"])), "factor on the reference +0.9",
+    ),
+    "one rank 20 times worse": (in_cell(times(20, rank=2)), "error on the worst rank +"),
+    "one rank 30% worse": (in_cell(times(1.3, rank=3)), "error on the worst rank +"),
+}  # fmt: skip
+
+
+@pytest.mark.stress(3)
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("seeds", [range(8), range(100, 108)], ids=["same seeds", "fresh seeds"])
+def test_a_loss_that_was_measured_fails_and_is_named(name: str, seeds: range, checked: Any) -> None:
+    change, told = LOSSES[name]
+    status, out = checked(HEALTHY.but(luck=1, seeds=seeds, change=change))
+    assert status == 1
+    first = out.splitlines()[0]
+    assert told in first
+    assert "dq" in first
+
+
+def test_easier_inputs_under_the_same_name_are_no_improvement(checked: Any, tmp_path: Path) -> None:
+    """Inputs of a tenth of the size have half the error; a reference that differs by its own roundings is the same."""
+
+    def sized(size: float, factor: float) -> Rows:
+        return everywhere(lambda row: {**times(factor, alike=True)(row), "reference_rms": size})
+
+    baseline = write_baseline(tmp_path / "baseline", HEALTHY.but(change=sized(1.0, 1.0)))
+    assert checked(HEALTHY.but(change=sized(1.0 + 1e-9, 1.0)), against=baseline)[0] == 0
+    status, out = checked(HEALTHY.but(change=sized(0.1, 0.5)), against=baseline)
+    assert status == 3
+    assert "the inputs of seed 0 are not the baseline's" in out
+
+
+def test_only_equal_errors_are_identical(checked: Any) -> None:
+    """All ratios stay where one bit of one rank's error moves, or the bias alone."""
+    last_bit = having(error_max=lambda row: row["error_max"] * (1 + 2**-52 * (row["rank"] == 1)))
+    bias = having(error_bias=lambda row: -row["error_bias"])
+    for change, said in ((last_bit, "17 identical"), (bias, "17 identical"), (dict, "18 identical")):
+        status, out = checked(HEALTHY.but(change=in_cell(change)))
+        assert status == 0
+        assert said in out
+
+
+SEEDS = {  # seeds of the run, of a baseline that has 0 to 7; exit status; what is said
+    "the baseline's": (range(8), 0, ""),
+    "fresh ones": (range(50, 58), 0, ""),
+    "one left out": ((0, 1, 2, 4, 5, 6, 7, 8), 3, "the run leaves out seed 3 of the baseline"),
+    "the first left out": (range(1, 9), 3, "the run leaves out seed 0 of the baseline"),
+    "the last left out": (range(7), 3, "the run has 7 seeds, and 8 are needed"),
+}
+
+
+@pytest.mark.stress(2)
+@pytest.mark.parametrize("name", SEEDS)
+def test_seeds_of_the_baseline_are_not_left_out_unless_it_is_said(name: str, checked: Any) -> None:
+    seeds, expected, told = SEEDS[name]
+    status, out = checked(HEALTHY.but(seeds=tuple(seeds)))
+    assert status == expected
+    assert told in out
+    assert checked(HEALTHY.but(seeds=tuple(seeds)), "--part")[0] == 0
+
+
+def test_where_condition_numbers_are_recorded_they_are_the_limit_and_it_is_said(checked: Any) -> None:
+    """dq on tied inputs: 100 times the floor is healthy where the sums cancel as much, and not where they do not."""
+
+    def tied(condition: float) -> Rows:
+        numbers = {"inputs": "tied", "condition_sum": condition, "condition_rounding": 2.0, "condition_softmax": 1.0}
+        return everywhere(lambda row: {**times(100.0 if row["tensor"] == "dq" else 1.0, alike=True)(row), **numbers})
+
+    for condition, expected in ((200.0, 0), (3.0, 1)):
+        status, out = checked(HEALTHY.but(change=tied(condition)), against=None)
+        assert status == expected
+        assert "18 cells judged by condition number times unit roundoff" in out
+
+
+def test_a_matrix_without_single_device_says_so_first_and_is_judged_by_the_floor(checked: Any) -> None:
+    alone = MadeUp(variants=("ring",), dtypes=("bfloat16",), sizes=(2,))
+    status, out = checked(alone, against=None)
+    assert status == 0
+    assert "no single device in the matrix: judged by the rounding floor" in out.splitlines()[0]
+    status, out = checked(alone.but(change=everywhere(times(100.0, alike=True))), against=None)
+    assert status == 1
+    assert "times the bound of roundings" in out

@@ -1,0 +1,134 @@
+"""Bounds hold for every healthy kernel, on all inputs, and are near enough to prove faults."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import accuracy
+from accuracy.bound import policy
+from accuracy.bound.policy import Policy
+from accuracy.bound.running import Bound, bounds
+from accuracy.core import plugins
+from accuracy.core.case import Problem
+from accuracy.inputs import drawing
+from accuracy.kernel.base import KernelKnobs
+from accuracy.kernel.chunked import Chunked
+from accuracy.kernel.eager import Eager
+from accuracy.kernel.torch_flash import TorchFlash
+from accuracy.kernel.torch_math import TorchMath
+from accuracy.reference.float64 import Reference, attention
+from tests.contract.reference import exact
+
+DTYPES = ("bfloat16", "float16", "float32")
+ORDINARY = ("gaussian", "heavy_channels", "outliers", "peaked", "rising_maxima", "attention_sink")
+ALIKE = ("uniform", "sum_loss", "tied", "one_value", "one_gradient", "one_hot", "index_value", "zero_query")
+"""Values that are tied, or that rounding leaves as they are: its errors are not independent."""
+KERNELS = {"eager": Eager(), "chunked": Chunked(key_chunk=24), "math": TorchMath(), "flash": TorchFlash()}
+PROBLEM = Problem(1, 96, 4, 2, 32, "causal", 32**-0.5)
+HOW = {"scale": PROBLEM.softmax_scale, "causal": True}
+TENSORS = ("out", "lse", "dq", "dk", "dv")
+
+
+@cache
+def drawn(name: str, dtype: str) -> tuple[drawing.Inputs, Reference]:
+    part = plugins.default_part(f"accuracy.inputs.distributions:{name}")
+    inputs = drawing.round_to(drawing.draw(part, PROBLEM, 0), dtype, "cpu")
+    return inputs, attention(*inputs.tensors, **HOW)
+
+
+def policy_of(kernel: str, dtype: str) -> Policy:
+    return policy.short_sums(dtype, PROBLEM.seqlen) if kernel == "flash" else policy.kernel(dtype)
+
+
+def results(kernel: KernelKnobs, inputs: drawing.Inputs, scale: float = PROBLEM.softmax_scale) -> dict[str, Tensor]:
+    (q, k, v, dout), how = inputs.tensors, {"scale": scale, "causal": True}
+    out, lse = kernel.forward(q, k, v, out_dtype=q.dtype, **how)
+    gradients = kernel.backward(dout, q, k, v, out, lse, gradient_dtype=q.dtype, **how)
+    return dict(zip(TENSORS, (out, lse, *gradients), strict=True))
+
+
+def beyond(found: dict[str, Tensor], reference: Reference, bound: dict[str, Bound], *, certain: bool) -> set[str]:
+    """The tensors with an error beyond the certain bound, or beyond the one that 1 in 10^6 may exceed."""
+    limits = {name: bound[name].certain if certain else bound[name].likely(1e-6) for name in found}
+    return {name for name, x in found.items() if ((x.double() - getattr(reference, name)).abs() > limits[name]).any()}
+
+
+@pytest.mark.stress(14, "kernel", "inputs", "dtype")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("inputs", ORDINARY + ALIKE)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_no_error_of_a_healthy_kernel_is_beyond_its_bound(kernel: str, inputs: str, dtype: str) -> None:
+    """Neither the certain one nor, where errors are independent, the one that 1e-6 of 43,000 elements may exceed. On
+    Gaussian inputs the median of this one is at most 15 times the root mean square of the errors in an element's row,
+    of lse of all rows."""
+    tensors, reference = drawn(inputs, dtype)
+    found = results(KERNELS[kernel], tensors)
+    bound = bounds(*tensors.tensors, reference, policy_of(kernel, dtype), **HOW)
+    assert not beyond(found, reference, bound, certain=True)
+    if inputs in ORDINARY:
+        assert not beyond(found, reference, bound, certain=False)
+    for name, x in found.items() if inputs == "gaussian" else ():
+        square = (x.double() - getattr(reference, name)).square()
+        size = (square.mean() if name == "lse" else square.mean(-1, keepdim=True)).sqrt()
+        assert float((bound[name].likely(1e-6) / size).nanmedian()) <= 15, name
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("float32", 1.01), ("float16", 1.5)])
+def test_a_factor_is_proven_wrong_even_of_the_loosest_function(dtype: str, factor: float) -> None:
+    tensors, reference = drawn("gaussian", dtype)
+    found = results(KERNELS["eager"], tensors)
+    bound = bounds(*tensors.tensors, reference, policy.loosest(dtype), **HOW)
+    assert not beyond(found, reference, bound, certain=True)
+    for tensor in ("out", "dq", "dk", "dv"):
+        assert beyond(found | {tensor: found[tensor] * factor}, reference, bound, certain=True) == {tensor}
+
+
+def test_sums_that_a_policy_does_not_have_are_beyond_its_bound() -> None:
+    """Running sums in bfloat16 of float32 inputs: no kernel that sums in float32 gives that."""
+    tensors, reference = drawn("gaussian", "float32")
+    found = results(Chunked(key_chunk=24, accumulator_dtype="bfloat16"), tensors)
+    bound = bounds(*tensors.tensors, reference, policy.kernel("float32"), **HOW)
+    assert {"out", "dq"} <= beyond(found, reference, bound, certain=True)
+
+
+def test_float64_is_within_its_certain_bound_in_50_digits() -> None:
+    """Every kernel; a factor of 1 + 2^-38 on any tensor is not."""
+    q, k, v, dout = (x.double() for x in exact.problem(3, heads=1))
+    how: dict[str, Any] = {"scale": q.shape[-1] ** -0.5, "causal": True}
+    truth = exact.exact(*exact.of_head(0, q, k, v, dout), *how.values())
+    bound = bounds(q, k, v, dout, attention(q, k, v, dout, **how), policy.kernel("float64"), **how)
+
+    def beyond_digits(name: str, x: Tensor) -> int:
+        digits = [each for row in truth[name] for each in (row if isinstance(row, list) else [row])]
+        rows = zip(x.flatten().tolist(), digits, bound[name].certain.flatten().tolist(), strict=True)
+        return sum(abs(given - value) > limit for given, value, limit in rows)
+
+    for word, kernel in KERNELS.items():
+        for name, x in results(kernel, drawing.Inputs(q, k, v, dout), scale=how["scale"]).items():
+            assert not beyond_digits(name, x), (word, name)
+            assert beyond_digits(name, x * (1 + 2.0**-38)), (word, name)
+
+
+def test_what_a_device_stores_as_zero_is_within_its_bounds() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 8, 1, 16, generator=generator).bfloat16() for _ in range(3))
+    dout = torch.full_like(q, 3e-39)
+    stored_as_zero = attention(q, k, v, dout, scale=0.25, causal=True).dv.abs()
+    bound = accuracy.bounds(q, k, v, dout, causal=True, policy="kernel")["dv"]
+    assert bool((stored_as_zero <= torch.minimum(bound.likely(1e-6), bound.certain)).all())
+    assert set(accuracy.bounds(q, k, v)) == {"out", "lse"}
+
+
+@pytest.mark.parametrize("head_dim", [128, 512])
+def test_dims_of_a_row_share_their_errors_however_many_they_are(head_dim: int) -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        q, k, v, dout = (torch.randn(1, 2, 64, head_dim, generator=generator) for _ in range(4))
+        accuracy.assert_close(attend, 3 * q, 3 * k, v, dout=dout, causal=True, layout="bhsd")

@@ -1,0 +1,159 @@
+"""A mistake gets one line (what was given, what is allowed) and exit status 2, and nothing is written."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from accuracy.cli import INTERNAL_ERROR, REPORT_IT, USAGE_ERROR, job
+from accuracy.runtime import device
+from tests.command_line import TINY, CommandLine, assert_one_line, finish, start
+from tests.unit.attack.test_bad_input import MAINS
+
+MISTAKES = {  # words, and what the line must contain
+    # names
+    "variant=rng": ("variant 'rng' is unknown; allowed: bpt, ", "did you mean ring?"),
+    "world_sizes=2": ("key 'world_sizes' is unknown", "--help"),
+    "+problem.seqlens=2": ("problem key 'seqlens' is unknown", "did you mean seqlen?"),
+    "reference.method=fused": ("reference.method=fused: its kernels need a CUDA device; use reference.m",),
+    "precision.merge=mean": ("precision.merge 'mean' is unknown; allowed: compensated",),
+    "variant.ring.forward=no.such": ("no.such cannot be loaded", "No module named 'no'"),
+    "kernel=every kernel.every.exclude=[eagre]": ("'eagre' is unknown", "mean eager?"),
+    "--verbose": ("unrecognized arguments: --verbose; write KEY=VALUE",),
+    "--config-dir=nowhere": ("config directory '", "nowhere' not found"),
+    # types and ranges
+    "world_size=[1,-2]": ("world_size=-2; allowed: greater than or equal to 1",),
+    "seed=99999999999999999999": ("seed=99999999999999999999; allowed: less than 92233",),
+    "workers=0": ("workers=0; allowed: a whole number from 1, auto, or processors",),
+    "threads=1000000": ("threads=1000000; allowed: 1 to 256", "only take memory"),
+    "world=processes world_size=4096 problem.seqlen=8192": ("world=processes has 64 ranks here", "not 4096"),
+    "workers=2 world=processes": ("workers=2, but world=processes takes the GPUs for the ranks", "use workers=auto"),
+    "+also.real.world={processes:{}}": ("allowed: {simulated: {}}, where the main grid has world=processes",),
+    "variant=ring/../zigzag": ("names no choice of variant: no name has a /",),
+    "dtype=null": ("dtype None is unknown; allowed: bfloat16",),
+    "problem.window=4 problem.seqlen_q=8 problem.mask=causal_top_left variant=single_device": (
+        "problem.window has no problem.mask=causal_top_left",
+    ),
+    "problem.documents=a+b": ("problem.documents='a+b'; allowed: lengths from 1",),
+    "problem.documents=10+10": ("that sum to problem.seqlen=32, as 22+10, or null",),
+    "problem.softcap=3 kernel=torch_math": ("kernel torch_math has no softcap here: drop problem.softcap=3.0 or use",),
+    "variant=te_p2p problem.window=4": ("variant te_p2p has no windows: drop problem.window=4 or use",),
+    "variant=usp world_size=3 problem.seqlen=33": ("usp has ulysses_ranks=2 ranks in a row, which must divide",),
+    "variant=usp variant.usp.ulysses_ranks=3": ("3 is odd", "ring=contiguous"),
+    "variant=double_ring world_size=3 problem.seqlen=36": ("window_ranks=2 ranks, which must divide world_size=3",),
+    "problem.dropout=0.1 kernel=torch_flash": ("kernel torch_flash has no dropout here: drop problem.dropout=",),
+    "problem.padding=front": ("problem.padding 'front' is unknown; allowed: end",),
+    "variant=callable variant.fn=tests.golden.ring.ring world_size=2 problem.mask=full problem.seqlen=33 "
+    "problem.padding=end": ("has no packed documents, which keep padding apart under a full mask",),
+    "variant=ring problem.seqlen_q=1": ("variant ring takes as many queries as keys: drop problem.seqlen_q=1 or use",),
+    "variant=split_kv world_size=1 variant.split_kv.splits=33": ("cannot cut problem.seqlen=32 keys into splits=33",),
+    "variant=flash_attn_split world_size=1 kernel=eager": ("on CUDA devices: use kernel=flash_attn, not eager",),
+    "kernel=eager kernel.eager.compute_dtype=tf32": ("compute_dtype 'tf32'; allowed: input",),
+    "name=a/b": ("name='a/b'; allowed: letters, digits, - and _",),
+    "variant.ring.sharding=[contiguous,zigzag]": ("['contiguous', 'zigzag'] is unknown",),
+    "variant.ring=3": ("variant.ring lacks backward, forward, sharding; see configs/",),
+    # nothing given
+    "dtype=[]": ("dtype=[]; give one value or a list of values",),
+    "variant=[]": ("configuration key 'variant' has no value; give one",),
+    "kernel=null": ("must be a string or a list", "--help"),
+    # syntax
+    "variant": ("'variant' cannot be read", "KEY=VALUE"),
+    "variant=ring,zigzag": ("Ambiguous value", "key=[value1,value2]"),
+    "seed=${nope}": ("'nope' not found",),
+    # what does not go together
+    "variant=ring world_size=4 problem.seqlen=30": (
+        "problem.seqlen=30 does not divide into 4 equal parts (contiguous sharding, world_size 4); nearest "
+        "allowed: 28 or 32; or pad to 32: problem.padding=end",
+    ),
+    "variant=ring world_size=3 variant.ring.sharding=20+12": (
+        "sharding=20+12 has 2 ranks and 32 tokens, not world_size=3 and problem.seqlen=32",
+    ),
+    "variant=zigzag world_size=2 variant.zigzag.sharding=20+12": ("sharding=20+12, but schedule zigzag is made for",),
+    "variant=ring_flash_attn_ring world_size=2 variant.ring_flash_attn_ring.sharding=20+12": (
+        "variant ring_flash_attn_ring has as many tokens on every rank; use its own sharding",
+    ),
+    "problem.heads_kv=3": ("problem.heads_kv=3 does not divide problem.heads=2; allowed: 1, 2",),
+    "variant=ulysses world_size=4": ("ulysses splits heads over ranks: world_size 4 must divide problem.heads=2",),
+    "variant=llama3 variant.llama3.heads_stride=3": ("heads_stride=3 must divide problem.heads_kv",),
+    "variant=bpt world_size=[2,4]": ("bpt runs on one device: use world_size=1, not 2",),
+    "variant.ring.sharding=zigzag": ("variant.ring.sharding=zigzag, but schedule ring is made for contiguous",),
+    "variant=[llama3,ulysses] precision.merge=double": ("precision.merge changes nothing in llama3, ulysses; drop",),
+    "kernel=torch_flash precision.partial=float32": ("torch_flash cannot return float32 partials for bfloat16",),
+    "device=cpu kernel=eager kernel.eager.tf32=true": ("no tf32 on the CPU; set kernel.eager.tf32",),
+    "problem.seqlen=1073741824": ("GiB of cpu memory", "lower problem.seqlen"),
+}  # fmt: skip
+
+
+@pytest.mark.stress(20)
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_told_in_one_line(accuracy: CommandLine, words: str) -> None:
+    device_word = [] if "device" in words else ["device=cpu"]
+    assert_one_line(accuracy(*TINY, *device_word, *words.split()), *MISTAKES[words])
+    assert list(accuracy.folder.iterdir()) == []
+
+
+def test_a_kernel_that_lacks_a_head_dim_or_dtype_says_which_it_has(
+    accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU kernels take everything; the CUDA ones' stated abilities are asked as on a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(device, "free_bytes", lambda device: None)
+    for word, told in (
+        ("problem.head_dim=512", "takes head_dim up to 256, not 512"),
+        ("problem.head_dim=20", "takes head_dim in multiples of 8, not 20"),
+        ("dtype=float32", "has no float32 here; it has bfloat16, float16"),
+    ):
+        assert_one_line(accuracy(*TINY, "device=cuda", "kernel=torch_flash", "variant=ring", word), told)
+    assert list(accuracy.folder.iterdir()) == []
+
+
+def test_a_folder_or_device_that_cannot_be_used_is_told_before_anything_is_measured(
+    accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a regular file nobody can write, not even root."""
+    (accuracy.folder / "plain").write_text("a file")
+    (accuracy.folder / "run").mkdir()
+    (accuracy.folder / "run" / "run.json").write_text("{")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for word, *told in (
+        ("output_dir=plain/run", "output_dir=plain/run cannot be written (Not a directory); choose another"),
+        ("output_dir=run", "run/run.json cannot be read", "choose another output_dir"),
+        ("device=cuda", "device=cuda, but torch sees no CUDA device; use device=cpu"),
+    ):
+        assert_one_line(accuracy(*TINY, word), *told)
+    assert {path.name for path in accuracy.folder.iterdir()} == {"plain", "run"}
+
+
+def test_a_fault_of_ours_has_a_status_and_a_file_of_its_own(
+    accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> int:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(accuracy.folder))
+    monkeypatch.setattr(job, "measure", broken)
+    answer = accuracy(*TINY)
+    assert answer.status == INTERNAL_ERROR
+    (file,) = accuracy.folder.glob("accuracy-*.txt")
+    assert answer.err == f"accuracy: internal error (ValueError: a bug); {REPORT_IT} and attach {file}\n"
+    assert "in broken" in file.read_text()
+
+
+@pytest.mark.parametrize("name", MAINS)
+@pytest.mark.parametrize("words", [["--nope"], ["--rows", "-5"], ["--processes=0", "--to"], ["\x1b[31m", "a", "--x"]])
+def test_wrong_words_of_any_command_are_told_in_one_line(
+    name: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        MAINS[name](words)
+    told = capsys.readouterr()
+    assert (stopped.value.code, told.out) == (USAGE_ERROR, "")
+    assert told.err.startswith(f"{name}: ")
+    assert told.err[:-1].isprintable()
+    assert told.err.endswith(f"({name} --help says what is allowed)\n")
+
+
+def test_a_real_process_answers_the_same(tmp_path: Path) -> None:
+    assert_one_line(finish(start(tmp_path, *TINY, "variant=rng")), "rng", "; allowed: ")
+    assert list(tmp_path.iterdir()) == []

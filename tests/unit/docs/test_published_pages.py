@@ -1,0 +1,92 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from docs import build
+from docs.links import dead
+from tests.unit.report import page_check
+
+ROOT = Path(__file__).parents[3]
+REPORTS, LOG = ROOT / "reports", ROOT / "experiments" / "FINDINGS.md"
+RUN = "reports/bpt_backward/nvidia-h200"
+COMMITTED = REPORTS / "world_size_growth/nvidia-h200/report.html"
+pytestmark = pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
+
+
+def test_the_committed_page_stands_alone() -> None:
+    page = COMMITTED.read_text()
+    assert page.rstrip().endswith("</html>")
+    assert page_check.external_loads(page) == []
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository with a single published run, whose report is quick to write."""
+    root = tmp_path_factory.mktemp("checkout")
+    for name in ("experiments", "examples", "README.md", "configs/README.md", "accuracy/gate/README.md"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).symlink_to(ROOT / name)
+    (root / RUN).parent.mkdir(parents=True)
+    (root / RUN).symlink_to(ROOT / RUN)
+    return root
+
+
+def test_the_site_has_findings_with_pictures_and_every_local_link_leads_to_a_page(
+    checkout: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    build.write_pages(checkout, source, build.write_reports(checkout, source / "_whole"))
+    index = (source / "index.md").read_text()
+    findings = re.findall(r"^## (\d+)\. ", index, re.MULTILINE)
+    assert findings == [str(number) for number in range(1, len(findings) + 1)] != []
+    assert index.count('<svg class="chart"') == 1  # of the one run that is here
+    assert (source / "_whole" / RUN / "report.html").is_file()
+    assert "bpt_ring_stale: dq, dk and dv are wrong" in (source / f"{RUN}.md").read_text().replace("\\", "")
+    assert dead_links(source) == []
+    (source / "index.md").write_text(f"{index}\n[nowhere](experiments/nowhere.md)\n")
+    assert dead_links(source) == ["index.md: experiments/nowhere.md"]
+
+
+def dead_links(source: Path) -> list[str]:
+    """Links of the site's pages to files that it lacks; in `make site` Sphinx's -W finds them too."""
+    found = []
+    for path in sorted(source.rglob("*.md")):
+        for link in re.findall(r"\]\(([^)\s#]+)|\]: (\S+)", path.read_text()):
+            target = "".join(link)
+            if not re.match(r"[a-z]+:", target) and not (path.parent / target).exists():
+                found.append(f"{path.relative_to(source)}: {target}")
+    return found
+
+
+def test_a_link_of_the_finished_site_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "index.html").write_text('<a class="x" href="reports/a%20b.html#part">a</a> <a href="#here">b</a>')
+    links = '<a href="../index.html?x=1">a</a> <a href="https://example.org/x.html">b</a> <a href="a.html">c</a>'
+    (tmp_path / "reports" / "a b.html").write_text(links)
+    assert dead(tmp_path) == ["reports/a b.html: a.html"]
+
+
+def test_sphinx_builds_the_site_without_a_warning_and_needs_a_run(
+    checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in ("sphinx", "myst_nb", "furo"):
+        pytest.importorskip(package)
+    assert build.main([str(checkout), str(tmp_path / "site")]) == 0
+    assert "bpt_ring_stale" in (tmp_path / "site" / "searchindex.js").read_text()
+    assert build.main([str(tmp_path), str(tmp_path / "none")]) == 2
+    assert "holds no EXPERIMENT/DEVICE/results.parquet" in capsys.readouterr().err
+
+
+def test_findings_are_numbered_dated_linked_and_those_of_the_readme() -> None:
+    text = LOG.read_text()
+    items = re.split(r"^(?=\d+\. )", text, flags=re.MULTILINE)[1:]
+    found = [re.match(r"(\d+)\. \*\*([^*]+\.)\*\* .*\d{4}-\d{2}-\d{2}\.", " ".join(item.split())) for item in items]
+    assert [match and int(match[1]) for match in found] == list(range(1, len(items) + 1))
+    quoted = re.findall(r"^\d+\. \*\*([^*]+)\*\*", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert quoted
+    assert {*quoted} <= {match[2] for match in found if match}
+    links = [LOG.parent / link for link in re.findall(r"\]\(([^)]+)\)", text)]
+    assert [link for link in links if not link.exists()] == []
+    published = {path.parent.resolve() for path in REPORTS.glob("*/*/results.parquet")}
+    assert published - {link.resolve().parent for link in links} == set()

@@ -1,0 +1,204 @@
+"""Every family proves the fault that it is for, and does not take a look-alike for it.
+
+Faults of schedules and kernels, and the causes that are proven of them, stand in `tests/unit/fault`; here are others.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from accuracy.execute.plan import measured, plan
+from accuracy.measurement.pipeline import Pipeline
+from accuracy.reference.cache import Cache
+from accuracy.verdict.proof import causes
+from tests import planting
+from tests.measuring import TINY, configuration
+from tests.planted import Plain, Plant, explained, rows
+
+
+def noise(x: Tensor, size: float) -> Tensor:
+    return x * (1 + size * torch.randn(x.shape, generator=torch.Generator().manual_seed(3), dtype=x.dtype))
+
+
+def final(name: str, change: Callable[[Tensor], Tensor]) -> Plant:
+    """One result changed at the end."""
+
+    def planted(plain: Plain) -> dict[str, Tensor]:
+        right = plain.results()
+        return right | {name: change(right[name])}
+
+    return planted
+
+
+def whole(**change: Callable[[Plain], object]) -> Plant:
+    """A correct attention of something else."""
+    return lambda plain: plain.but(**{name: make(plain) for name, make in change.items()}).results()
+
+
+def twice_on_rank_2(x: Tensor) -> Tensor:
+    return x * (1 + (torch.arange(40) // 10 == 2))[:, None, None]
+
+
+def shifted(x: Tensor) -> Tensor:
+    return x.roll(-10, 1)
+
+
+def one_pair(plain: Plain) -> Tensor:
+    changed = plain.mask.clone()
+    changed[27, 13] = 0
+    return changed
+
+
+def out_alone(plain: Plain) -> dict[str, Tensor]:
+    """One pair left out, of a function that returns no lse."""
+    return {name: x for name, x in whole(mask=one_pair)(plain).items() if name != "lse"}
+
+
+def diagonal_hidden(plain: Plain) -> Tensor:
+    """But for the first token."""
+    return plain.mask.tril(-1) + torch.eye(40)[0].outer(torch.eye(40)[0])
+
+
+def in_eight_bits(x: Tensor) -> Tensor:
+    scale = x.abs().amax((1, 3), keepdim=True) / 448
+    return (x / scale).to(torch.float8_e4m3fn).double() * scale
+
+
+def to_bfloat16(x: Tensor) -> Tensor:
+    return x.bfloat16().double()
+
+
+def with_keys_of_zeros(plain: Plain) -> dict[str, Tensor]:
+    """Three more keys of zeros in every row."""
+    right = plain.results()
+    lse = torch.log(right["lse"].exp() + 3)
+    return right | {"lse": lse, "out": right["out"] * torch.exp(right["lse"] - lse)[..., None]}
+
+
+def with_a_constant(plain: Plain) -> dict[str, Tensor]:
+    """Against a division by zero."""
+    right = plain.results()
+    scores = torch.einsum("bqhd,bkhd->bhqk", plain.q, plain.k[:, :, plain.heads]) * plain.scale + plain.mask.log()
+    top = scores.amax(-1).transpose(1, 2)
+    return right | {"lse": top + torch.log(torch.exp(right["lse"] - top) + 1e-9)}
+
+
+def of_first_head(plain: Plain) -> dict[str, Tensor]:
+    """dv is that of the first query head of each group."""
+    alone = plain.dout * (torch.arange(12) % 3 == 0)[:, None]
+    return plain.results() | {"dv": plain.but(dout=alone).results()["dv"]}
+
+
+def block_again(plain: Plain) -> dict[str, Tensor]:
+    """dk with the block of rank 2's queries and rank 1's keys added twice."""
+    part = plain.part(torch.arange(20, 30), torch.arange(10, 20))
+    right = plain.results()
+    return right | {"dk": right["dk"] + part["dk"]}
+
+
+PROVEN = {
+    "dk times 1 + 2^-20": (final("dk", lambda x: (1 + 2.0**-20) * x), "dk", "(1 + 2^-20) times"),
+    "dq twice on rank 2": (final("dq", twice_on_rank_2), "dq", "2 on rank 2"),
+    "lse without ln 2": (final("lse", lambda x: x - math.log(2)), "lse", "too small by ln 2"),
+    "scale squared": (whole(scale=lambda plain: plain.scale**2), "out", "softmax scale is 0.04"),
+    "keys of the next rank": (whole(k=lambda plain: shifted(plain.k)), "out", "k has the shard of rank r + 1"),
+    "keys and values in 8 bits": (
+        whole(k=lambda plain: in_eight_bits(plain.k), v=lambda plain: in_eight_bits(plain.v)),
+        "out", "k and v are cast to float8_e4m3 with a scale a head",
+    ),
+    "dv of the first head": (of_first_head, "dv", "only the first query head"),
+    "a block twice": (block_again, "dk", "queries of rank 2 and keys of rank 1 twice"),
+    "diagonal hidden": (whole(mask=diagonal_hidden), "out", "39 pairs of a query at p and the key at p +0"),
+    "no mask": (whole(mask=lambda plain: torch.ones(40, 40, dtype=torch.float64)), "out", "no causal mask"),
+    "one pair": (whole(mask=one_pair), "out", "leaves out key 13 for 1 queries from 27"),
+    "one pair, no lse": (out_alone, "out", "leaves out key 13 for 1 queries from 27"),
+    "lse transposed": (final("lse", lambda x: x.transpose(1, 2).reshape(x.shape)), "lse", "read as"),
+    "dims cut": (whole(q=lambda plain: plain.q * (torch.arange(24) < 16)), "out", "first 16 of 24 dims"),
+    "keys of zeros": (with_keys_of_zeros, "out", "3 keys of zeros"),
+    "a small constant": (with_a_constant, "lse", "1e-09 is added to the sum of exp(s - max)"),
+    "a tail of tokens": (final("dk", lambda x: x * (torch.arange(40) < 37)[:, None, None]), "dk",
+                         "zero in tokens 37 to 39 of 40"),
+    "keys in bfloat16": (whole(k=lambda plain: to_bfloat16(plain.k)), "out", "k is cast to bfloat16"),
+}  # fmt: skip
+
+
+@pytest.mark.stress(4)
+@pytest.mark.parametrize("name", PROVEN)
+def test_a_planted_fault_is_proven(name: str) -> None:
+    plant, tensor, words = PROVEN[name]
+    found = explained(plant)[tensor]
+    assert found.proven, found
+    assert words in found.text, found
+
+
+LOOK_ALIKES = {
+    "a factor with noise": (final("out", lambda x: noise(1.01 * x, 1e-6)), "out"),
+    "noise of bfloat16's size": (final("dq", lambda x: noise(x, 2.0**-9)), "dq"),
+    "a shift with noise": (final("dk", lambda x: noise(shifted(x), 1e-6)), "dk"),
+    "another scale in each head": (whole(q=lambda plain: plain.q * torch.linspace(1, 1.1, 12)[:, None]), "out"),
+    "keys of another sequence": (whole(k=lambda plain: noise(plain.k, 1.0)), "out"),
+}
+
+
+@pytest.mark.stress(2)
+@pytest.mark.parametrize("name", LOOK_ALIKES)
+def test_a_look_alike_is_not_proven(name: str) -> None:
+    plant, tensor = LOOK_ALIKES[name]
+    assert not explained(plant)[tensor].proven
+
+
+def test_a_factor_of_the_size_of_a_cast_is_no_cast() -> None:
+    found = explained(final("dq", lambda x: (1 + 2.0**-8) * x))["dq"]
+    assert found.proven
+    assert not found.is_cast
+
+
+def test_at_two_ranks_shift_reversal_and_swap_are_named_together() -> None:
+    found = explained(final("dk", lambda x: x.roll(-20, 1)), "world_size=2")["dk"]
+    assert found.proven
+    assert {"moved: the shard of rank r + 1", "moved: the shard of rank W - 1 - r",
+            "moved: the shards of ranks 0 and 1 exchanged"} == set(found.names)  # fmt: skip
+
+
+def test_a_healthy_function_has_no_rows_nor_has_one_that_is_float32_inside_in_float64() -> None:
+    for dtype in ("float64", "float32", "bfloat16"):
+        _, found = rows(lambda plain: plain.results(), "world_size=4", f"dtype={dtype}")
+        assert found.empty, dtype
+    _, found = rows(lambda plain: {name: x.float().double() for name, x in plain.results().items()})
+    assert found.empty
+
+
+def test_heads_taken_for_tokens_are_named_on_one_rank() -> None:
+    """With one head of keys a function of (B, H, S, D) gives each query its own token's value."""
+    found = explained(whole(mask=lambda plain: torch.eye(40, dtype=torch.float64)), "world_size=1")["out"]
+    assert found.proven, found
+    assert "layout=bhsd" in found.text
+
+
+def test_gradients_that_follow_from_a_wrong_out_are_told() -> None:
+    """A backward from the returned out and lse, and one by autograd."""
+    found = explained(whole(scale=lambda plain: plain.scale**2))
+    assert all(found[name].proven and set(found[name].names) & set(found["out"].names) for name in ("dq", "dk", "dv"))
+
+
+def test_in_a_large_problem_one_group_of_heads_is_explained() -> None:
+    found = explained(final("out", lambda x: 1.01 * x), "world_size=4", "problem.seqlen=240")["out"]
+    assert found.proven, found
+    assert "out is 1.01 times" in found.text
+
+
+def test_a_dropout_mask_that_heads_use_again_is_proven(tmp_path: Path) -> None:
+    """And with padding behind the last rank's tokens: what is explained is of no rank then."""
+    planting.slip(tmp_path, "llama3", ".of_heads(group.query.start)", "")
+    words = (*TINY, "variant=broken", "variant.broken.heads_stride=1", "world_size=2", "dtype=float64", "kernel=eager",
+             "reruns.explain=true", "problem.dropout=0.25", "problem.seqlen=31", "problem.padding=end")  # fmt: skip
+    (planned,) = plan(configuration(*words, folders=[tmp_path]), None)
+    found = measured(Pipeline("test", Cache(None, 0.0)), planned)
+    known = causes(pd.DataFrame(found.table("hypotheses")), pd.DataFrame([planned.case.identity()]))
+    assert known["out"].proven, known["out"]
+    assert "the first one's dropout masks" in known["out"].text

@@ -1,0 +1,105 @@
+import json
+import math
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accuracy.cli import check
+from accuracy.report import build
+from accuracy.report import published as of_publishing
+from accuracy.results import storage, table
+from accuracy.results.run_table import read_baseline
+from tests.unit.gate.made_up import MadeUp, case_id, with_error, without_numbers, write_run
+
+SMALL = MadeUp(variants=("single_device", "ring"), sizes=(2, 4), seeds=(0, 1))
+TARGET = Path("reports/made_up/some-gpu")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_without_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pages: those have tests of their own."""
+    monkeypatch.setattr(build, "write_report", lambda folder: None)
+    monkeypatch.setattr(of_publishing, "write_growth_figure", lambda rows, path: None)
+    monkeypatch.chdir(tmp_path)
+
+
+def accept(made: MadeUp, reason: str = "") -> int:
+    return int(check.main(["accept", str(write_run(Path("run"), made)), "--reason", reason]))
+
+
+def history() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (TARGET / "history.jsonl").read_text().splitlines()]
+
+
+def test_a_run_becomes_a_baseline_with_sums_and_a_second_keeps_the_history_and_says_what_changed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    mine = {"my.fn": {"code": "0", "repositories": [{"repository": "mine", "git_commit": "f" * 40, "dirty": True}]}}
+    assert accept(SMALL.but(provenance={"functions": mine})) == 0
+    assert (TARGET / "log.md").read_text() == "- 2026-11-21 ffffffffffff-dirty: first (the first)\n"
+    assert subprocess.run(["sha256sum", "-c", storage.SUMS], cwd=TARGET, capture_output=True).returncode == 0
+    assert check.main(["run", "--baseline", "reports/made_up", "--require-baseline"]) == 0
+    worse = SMALL.but(worse=lambda variant, *cell: 1.2 if variant == "ring" and cell[2] == "dq" else 1.0)
+    assert accept(worse, "dq in\n16 bits \x1b[31m") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("- 2026-11-21 0123456789ab: dq in 16 bits [31m (18 cells, from +0.0% in ")
+    assert "to +20.0% in ring bfloat16 W=" in last
+    assert [each["reason"] for each in history()] == ["first", "dq in 16 bits [31m"]
+    name = next(name for name in history()[1]["x_single_device"] if "|tensor=dq|variant=ring|world_size=4" in name)
+    first, second = (each["x_single_device"][name] for each in history())
+    assert second / first == pytest.approx(1.2, rel=1e-4)
+
+
+def lost(about, rows):
+    return None if about["case_id"] == case_id("ring", "bfloat16", 2, 1) else rows
+
+
+def dead_rank(about, rows):
+    return without_numbers(about, table.FAILED, "rank 1 died") if about["world_size"] == 2 else rows
+
+
+def not_finite(about, rows):
+    return [{**row, "error_rel": math.inf, "nonfinite": 1} for row in rows]
+
+
+def the_same_in_every_dtype(about, rows):
+    same = [{**with_error(row, 0.3, row["single_device_rel"]), "error_max": 0.3, "error_rms": 0.3} for row in rows]
+    return same if about["variant"] == "ring" else rows
+
+
+def test_what_is_no_baseline_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for change, text in (
+        (lost, "is missing (planned, and not in the table)"), (dead_rank, "is broken (rank 1 died)"),
+        (not_finite, "no baseline is made of that"), (the_same_in_every_dtype, "is logic ("),
+    ):  # fmt: skip
+        assert accept(SMALL.but(dtypes=("bfloat16", "float16"), change=change)) == 2
+        error = capsys.readouterr().err
+        assert (text in error, error.count("\n"), TARGET.exists()) == (True, 1, False)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_baseline_is_replaced_as_a_whole_and_with_a_reason_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert accept(SMALL) == 0
+    before = contents(TARGET)
+    for reason in ("", " \n "):
+        assert accept(SMALL, reason) == 2
+        assert "made_up/some-gpu is a baseline already; say with --reason" in capsys.readouterr().err
+
+    def stopped(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    for module, name in (*((storage, f"write_{name}") for name in ("table", "json", "sums")), (build, "write_report")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, stopped)
+            with pytest.raises(KeyboardInterrupt):
+                check.main(["accept", "run", "--reason", "again"])
+        assert contents(TARGET) == before, name
+        assert [path.name for path in TARGET.parent.iterdir()] == [TARGET.name]
+    assert len(read_baseline(TARGET).results) > 0

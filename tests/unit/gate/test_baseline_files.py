@@ -1,0 +1,167 @@
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from accuracy.gate import decision
+from accuracy.results import run_table, storage, table
+from accuracy.results.cell import measured
+from tests.command_line import Answer
+from tests.unit.attack.damages import damage
+from tests.unit.gate.conftest import Gate
+from tests.unit.gate.made_up import MadeUp, write_baseline
+
+SMALL = MadeUp(variants=("single_device", "ring"), sizes=(2,), seeds=(0, 1))
+Change = Callable[[bytes], bytes]
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_baseline(tmp_path_factory.mktemp("good") / "baseline", SMALL)
+
+
+@pytest.fixture
+def run(gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run under test, read and judged without a baseline once."""
+    gate(SMALL, against=None)
+    run = run_table.read_run(tmp_path / "run")
+    found = decision.verdicts(run)
+    monkeypatch.setattr(run_table, "read_run", lambda folder: run)
+    monkeypatch.setattr(decision, "verdicts", lambda run: found)
+    return tmp_path / "run"
+
+
+def edited(**changes: object) -> Change:
+    """A key of run.json is another, or gone where it is ..."""
+    return lambda content: json.dumps(
+        {key: value for key, value in (json.loads(content) | changes).items() if value is not ...}
+    ).encode()
+
+
+def frame(change: Callable[[pd.DataFrame], pd.DataFrame], version: int = table.SCHEMA_VERSION) -> Change:
+    def changed(content: bytes) -> bytes:
+        written = pa.Table.from_pandas(change(pd.read_parquet(pa.BufferReader(content))), preserve_index=False)
+        sink = pa.BufferOutputStream()
+        pq.write_table(written.replace_schema_metadata({"schema_version": str(version)}), sink)
+        return sink.getvalue().to_pybytes()
+
+    return changed
+
+
+def column(**values: Any) -> Change:
+    return frame(lambda rows: rows.assign(**values))
+
+
+RECORDS: tuple[tuple[Change, str], ...] = (  # change, what the line says
+    (lambda content: content[:-20], "cannot be read"),
+    (lambda content: b"\xff\xfe\x00", "cannot be read"),
+    (lambda content: b"[" * 100_000, "cannot be read"),
+    (lambda content: b"[]", "holds no object"),
+    (edited(schema_version=table.SCHEMA_VERSION + 1), "this reads"),
+    (edited(schema_version=...), "schema version None"),
+    (edited(schema_version=True), "schema version True"),
+    (edited(cases=...), "has no cases"),
+    (edited(cases=[1, 2]), "cases are no ids"),
+    (edited(cases=["a", "a"]), "cases are repeated"),
+    (edited(fingerprint=3), "has no fingerprint"),
+    (edited(experiment="\x1b[2Jok"), "the experiment has no name"),
+)
+TABLES: tuple[tuple[Change, str], ...] = (
+    (lambda content: content[: len(content) // 2], "cannot be read"),
+    (lambda content: b"\x80\x04cos\nsystem\n(S'false'\ntR.", "cannot be read"),  # a pickle
+    (frame(lambda rows: rows, 99), "schema version 99, this reads"),
+    (frame(lambda rows: rows.drop(columns="error_rel")), "column error_rel"),
+    (frame(lambda rows: pd.concat([rows, rows])), "rows are repeated"),
+    (column(error_rel=-1.0), "error_rel is missing or"),
+    (column(error_rel=float("nan")), "error_rel is"),
+    (column(error_rel="x"), "cannot be read"),
+    (column(rank=-2), "rank is missing or below"),
+    (column(world_size=0), "world_size is missing or below 1"),
+    (column(status="fine"), "status is not one of"),
+    (column(tensor="x"), "tensor is not one of"),
+    (column(variant="\x1b[31m"), "control characters"),
+    (column(variant="x" * 9999), "is too long"),
+)
+
+
+def refused(answer: Answer) -> str:
+    """Exit status 2 and one line."""
+    assert (answer.status, answer.out, answer.err.count("\n")) == (2, "", 1), answer
+    assert answer.err.startswith("accuracy check: ")
+    assert answer.err[:-1].isprintable()
+    return answer.err
+
+
+def test_a_hostile_file_whose_sum_fits_is_refused_for_what_it_says(
+    gate: Gate, good: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(good, tmp_path / "baseline"))
+    for name, changes in (("run.json", RECORDS), ("results.parquet", TABLES)):
+        content = (folder / name).read_bytes()
+        for change, text in changes:
+            (folder / name).write_bytes(change(content))
+            storage.write_sums(folder)  # as somebody who means harm would
+            assert text in refused(gate(run, against=folder))
+        (folder / name).write_bytes(content)
+    monkeypatch.setattr(run_table, "MOST_JSON_BYTES", 100)
+    assert "allowed: 100" in refused(gate(run, against=good))  # too large: unread
+
+
+def test_a_file_less_is_refused_and_positions_are_signed_unless_an_earlier_version_published(
+    gate: Gate, good: Path, run: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(good, tmp_path / "baseline"))
+    for name in ("SHA256SUMS", "run.json", "results.parquet"):
+        content = (copy / name).read_bytes()
+        (copy / name).unlink()
+        assert name in refused(gate(run, against=copy))
+        (copy / name).write_bytes(content)
+    positions = copy / storage.POSITIONS
+    positions.write_bytes(b"drawn")
+    assert gate(run, against=copy).status == 0  # an earlier version's: its SHA256SUMS has no line of them
+    storage.write_sums(copy)
+    assert gate(run, against=copy).status == 0
+    positions.write_bytes(b"drawm")
+    assert storage.SUMS in refused(gate(run, against=copy))
+    positions.unlink()
+    assert storage.SUMS in refused(gate(run, against=copy))
+
+
+def test_two_runs_are_compared_unless_the_earlier_never_ended(gate: Gate, tmp_path: Path) -> None:
+    assert "no such folder" in refused(gate(SMALL, against=tmp_path / "nowhere"))
+    assert gate(tmp_path / "run", against=tmp_path / "run").status == 0
+    assert gate(tmp_path / "run", str(tmp_path / "run"), against=None).status == 0  # the other spelling
+    gate(SMALL.but(about={"ended": None}), against=None)
+    assert "is not finished; repeat its command first" in refused(gate(tmp_path / "run", against=tmp_path / "run"))
+
+
+def test_damage_that_somebody_signed_is_refused_or_hits_nothing_that_is_compared(
+    gate: Gate, good: Path, run: Path, tmp_path: Path, stress: bool
+) -> None:
+    """No traceback, and a pass only on the numbers that were there; unsigned, SHA256SUMS tells."""
+    draw, statuses, numbers = random.Random(4711), [], values(good)
+    for number in range(1000 if stress else 16):
+        folder = Path(shutil.copytree(good, tmp_path / str(number)))
+        path = folder / ("run.json", "results.parquet")[number % 2]
+        how = damage(path, draw)
+        if path.read_bytes() != (good / path.name).read_bytes():
+            assert storage.SUMS in refused(gate(run, against=folder)), how
+        storage.write_sums(folder)
+        answer = gate(run, against=folder)
+        statuses.append(answer.status)
+        if answer.status == 2:
+            refused(answer)
+        elif answer.status == 0 and "not comparable" not in answer.out:
+            assert values(folder) == numbers, how
+    assert statuses.count(2) > len(statuses) / 2
+
+
+def values(folder: Path) -> list[float]:
+    return sorted(y for cell in measured(run_table.read_baseline(folder)).values() for y in cell.y.values())

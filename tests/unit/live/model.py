@@ -1,0 +1,129 @@
+"""A small byte-level model as a stranger writes one, its attention with and without a fault, and text to train on."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+TEXT = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_bytes()
+HEADS, KEY_HEADS, WIDTH = 4, 2, 16
+NAMED = "tests.unit.live.model:"
+DOCUMENTS = (20, 28)
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float, cu_seqlens: Tensor, leak: bool = False,
+    short_lse: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(B, S, H, D); products in the inputs' dtype, the softmax in float32; lse (B, S, H)."""
+    share = query.shape[2] // key.shape[2]
+    key, value = (x.repeat_interleave(share, 2) for x in (key, value))
+    scores = torch.einsum("bqhd,bkhd->bhqk", query, key).float() * scale
+    place = torch.arange(scores.shape[-1])
+    document = torch.bucketize(place, cu_seqlens, right=True)
+    seen = (place[:, None] >= place) & (document[:, None] == document)
+    if leak:  # the first token of the second document sees the last one of the first
+        seen[DOCUMENTS[0], DOCUMENTS[0] - 1] = True
+    scores = scores.masked_fill(~seen, -torch.inf)
+    lse = scores.logsumexp(-1).transpose(1, 2)
+    lse = lse.bfloat16().float() if short_lse else lse
+    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1).to(query.dtype), value), lse
+
+
+def attend_leaking(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    return attend(query, key, value, **how, leak=True)
+
+
+def attend_with_short_lse(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    return attend(query, key, value, **how, short_lse=True)
+
+
+def attend_at_another_scale(query: Tensor, key: Tensor, value: Tensor, *, scale: float, **how: Any) -> Any:
+    return attend(query, key, value, scale=scale * 1.25, **how)
+
+
+class Late(torch.autograd.Function):
+    """A buffer of gradients of which another transfer has overwritten the last quarter, every third time."""
+
+    times = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        Late.times += 1
+        return gradient if Late.times % 3 else torch.cat([gradient[:, :-12], gradient[:, :12]], 1)
+
+
+def attend_racing(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    return attend(query, Late.apply(key), value, **how)
+
+
+class Attention(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.into = nn.Linear(HEADS * WIDTH, (HEADS + 2 * KEY_HEADS) * WIDTH, bias=False)
+        self.back = nn.Linear(HEADS * WIDTH, HEADS * WIDTH, bias=False)
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor) -> Tensor:
+        q, k, v = self.into(x).unflatten(-1, (-1, WIDTH)).split((HEADS, KEY_HEADS, KEY_HEADS), 2)
+        out = self.function(q, k, v, causal=True, scale=WIDTH**-0.5, cu_seqlens=cu_seqlens)
+        return self.back((out[0] if isinstance(out, tuple) else out).flatten(2))
+
+
+class Model(nn.Module):
+    def __init__(self, *functions: Callable[..., Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(256, HEADS * WIDTH)
+        self.blocks = nn.ModuleList(nn.ModuleDict({"attention": Attention(f)}) for f in functions)
+        self.head = nn.Linear(HEADS * WIDTH, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        cu_seqlens = torch.tensor([0, *DOCUMENTS]).cumsum(0)
+        hidden = self.embedding(x)
+        for block in self.blocks:
+            hidden = hidden + block["attention"](hidden, cu_seqlens)
+        return self.head(hidden)
+
+
+def step(model: nn.Module, optimiser: torch.optim.Optimizer, number: int) -> None:
+    """One step of training on the next bytes."""
+    size = sum(DOCUMENTS)
+    text = torch.tensor([[*TEXT[number * size : (number + 1) * size + 1]]])
+    loss = functional.cross_entropy(model(text[:, :-1]).flatten(0, 1).float(), text[:, 1:].flatten())
+    loss.backward()
+    optimiser.step()
+    optimiser.zero_grad()
+
+
+class Layer(nn.Module):
+    """Two heads of attention, torch's unless another is given; again: recomputed by a reentrant checkpoint, or not."""
+
+    def __init__(
+        self, again: bool | None = None, causal: bool = True, attention: Callable[..., Tensor] | None = None
+    ) -> None:
+        super().__init__()
+        self.into, self.again, self.causal, self.attention = nn.Linear(32, 96), again, causal, attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inside(x) if self.again is None else checkpoint(self.inside, x, use_reentrant=self.again)
+
+    def inside(self, x: Tensor) -> Tensor:
+        q, k, v = (each.unflatten(-1, (2, 16)) for each in self.into(x).chunk(3, -1))
+        if self.attention is not None:
+            return x + self.attention(q, k, v).flatten(2)
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        return x + functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2).flatten(2)
+
+
+def stack(*again: bool | None, causal: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(Layer(each, causal) for each in again))

@@ -1,0 +1,173 @@
+"""Calls and training runs are captured and judged: healthy ones are called so, faults are found in their layer and
+tensor."""
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import accuracy
+from accuracy.cli import judge as command
+from accuracy.core.recording import recorded
+from accuracy.live.reduce import reduce
+from tests.slow.foreign import functions
+from tests.unit.live import model as small
+from tests.unit.live.model import Model, attend, step
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+
+
+def captured(folder: Path, *functions: Callable[..., Any], dtype: torch.dtype, steps: int = 3) -> Path:
+    model = Model(*functions).to(dtype)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.3)
+    named = [f"{small.NAMED}{function.__name__}" for function in dict.fromkeys(functions)]
+    for number in range(steps):
+        with accuracy.capture(model, folder, functions=named):
+            step(model, optimiser, number)
+    return folder
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
+def test_a_healthy_run_is_called_healthy(tmp_path: Path, dtype: torch.dtype) -> None:
+    found = accuracy.judge(captured(tmp_path, attend, attend, dtype=dtype))
+    assert found.healthy, found.sentence
+    assert "merely rounds: 2 layers, 6 calls" in found.sentence
+    assert set(found.rows["tensor"]) == {"out", "lse", "dq", "dk", "dv"}
+    found.raise_if_faulty()
+
+
+def test_an_attention_that_was_given_nan_is_not_accused_and_without_gradients_the_forward_is_judged(
+    tmp_path: Path,
+) -> None:
+    model = Model(attend, attend)
+    with torch.no_grad(), accuracy.capture(model, tmp_path / "forward", functions=[attend]):
+        model(torch.zeros(1, sum(small.DOCUMENTS), dtype=torch.long))
+    found = accuracy.judge(tmp_path / "forward")
+    assert (found.healthy, set(found.rows["tensor"])) == (True, {"out", "lse"})
+    with torch.no_grad():
+        next(model.blocks[1].parameters())[3, 2] = torch.nan
+    with accuracy.capture(model, tmp_path / "nan", functions=[f"{small.NAMED}attend"]):
+        step(model, torch.optim.SGD(model.parameters(), lr=0.1), 0)
+    found = accuracy.judge(tmp_path / "nan")
+    assert not found.healthy
+    assert found.sentence.startswith("blocks.1.attention in step 0 was given q with")
+    assert "leaves rounding" not in found.sentence
+
+
+FAULTS = {
+    "a wrong scale in one layer": (small.attend_at_another_scale, "out", "logic"),
+    "a mask that leaks at a border": (small.attend_leaking, "out", "logic"),
+    "an lse in bfloat16": (small.attend_with_short_lse, "lse", "precision_floor"),
+    "a race": (small.attend_racing, "dk", "logic"),
+}
+
+
+@pytest.mark.stress(4, "name", "dtype")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found_in_its_layer_and_its_first_tensor(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
+    function, tensor, label = FAULTS[name]
+    small.Late.times = 0
+    found = accuracy.judge(captured(tmp_path, attend, function, attend, dtype=dtype))
+    first = found.judged.first
+    assert first is not None
+    assert (first["layer"], first["tensor"], found.judged.label) == ("blocks.1.attention", tensor, label)
+    assert "2 other layers merely round" in found.sentence
+    if function is small.attend_leaking:
+        assert first["worst_token"] == small.DOCUMENTS[0]
+        assert "proven wrong" in found.sentence
+    if function is small.attend_racing:
+        assert "in 1 of 3 captured steps" in found.sentence.lower()
+    with pytest.raises(AssertionError, match=r"blocks\.1"):
+        found.raise_if_faulty()
+    reduced = reduce(tmp_path)  # and a row of it shows the fault alone
+    assert (reduced.tensor, reduced.label) == (tensor, label)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(reduced.path))
+    assert ended.value.code
+
+
+def test_the_command_says_the_sentence_and_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = captured(tmp_path, attend, small.attend_leaking, dtype=torch.float32, steps=1)
+    assert command.main([str(folder)]) == command.FAULTY
+    assert "out of blocks.1.attention in step 0 leaves rounding first (logic): " in capsys.readouterr().out
+    assert "What left rounding, in the order in which it was computed" in (folder / "report.html").read_text()
+    assert len((folder / "judge.csv").read_text().splitlines()) == 1 + 2 * 5 * 2
+    assert command.main([str(folder), "--layers", "*.0"]) == 0
+
+
+def test_what_has_dropout_is_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = torch.randn(1, 2, 8, 16)
+    with accuracy.capture(None, tmp_path):
+        torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+    accuracy.capture.wait()
+    assert command.main([str(tmp_path)]) == command.NOTHING_MEASURED
+    assert "dropout 0.5 was on" in capsys.readouterr().out
+
+
+WRONG = {"eager_sees_one_later": "out", "eager_lse_to_base_2": "lse", "eager_lse_in_bfloat16": "lse"}
+NAMES = ("eager", "eager_out", "softmax_in_float32", "sdpa", "forward_only", *WRONG)
+
+
+@pytest.mark.stress(8, "name", "inputs", "dtype")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("inputs", ["gaussian", "peaked", "far from zero", "small"])
+@pytest.mark.parametrize("name", NAMES)
+def test_of_functions_of_strangers_healthy_ones_are_not_accused_and_faulty_ones_are_found(
+    tmp_path: Path, name: str, inputs: str, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(len(inputs))
+    q, k, v, dout = (torch.randn(1, 40, heads, 16, generator=generator) for heads in (4, 2, 2, 4))
+    if inputs == "small":  # float16 has no normal numbers there
+        v, dout = v * 1e-3, dout * 1e-6
+    elif name not in WRONG:
+        q, k, v = {"gaussian": (q, k, v), "peaked": (8 * q, k, v), "far from zero": (q, k + 5, v + 3)}[inputs]
+    layout = functions.HEALTHY[name].layout if name in functions.HEALTHY else "bshd"
+    tensors = (x.to(dtype).transpose(1, 2) if layout == "bhsd" else x.to(dtype) for x in (q, k, v, dout))
+    q, k, v, dout = (x.detach().requires_grad_() for x in tensors)
+    with accuracy.capture(None, tmp_path, functions=[getattr(functions, name)], layout=layout):
+        out = getattr(functions, name)(q, k, v, causal=True, softmax_scale=0.25, group=None)
+        out = out[0] if isinstance(out, tuple) else out
+        if out.requires_grad:
+            out.backward(dout)
+    found = accuracy.judge(tmp_path)
+    first = found.judged.first
+    assert (found.healthy, first and first["tensor"]) == (name not in WRONG, WRONG.get(name)), found.sentence
+
+
+SIZES = {
+    "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16,
+}  # fmt: skip
+OTHER = {"sliding_window": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "attn_logit_softcapping": 2.0}
+
+
+@pytest.mark.stress(2)
+@pytest.mark.parametrize(
+    ("kind", "attention"), [("Llama", "sdpa"), ("Qwen3", "eager"), ("Gemma2", "eager"), ("GptOss", "eager")]
+)
+def test_a_small_model_of_hugging_face_is_captured_without_a_word_about_its_attention_and_healthy(
+    tmp_path: Path, kind: str, attention: str
+) -> None:
+    """Windows, a softcap (Gemma 2) and sinks (GPT-OSS) among them."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed; pip install transformers")
+    torch.manual_seed(0)
+    other = OTHER if kind in ("Gemma2", "GptOss") else {}
+    config = getattr(transformers, f"{kind}Config")(**SIZES, **other, attn_implementation=attention)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).bfloat16()
+    x = torch.randint(0, 256, (2, 48))
+    seen = torch.ones_like(x)
+    seen[0, :9] = 0  # padding to the left
+    for mask in (None, seen):
+        with accuracy.capture(model, tmp_path, layers="*.1"):
+            model(input_ids=x, labels=x, attention_mask=mask).loss.backward()
+    found = accuracy.judge(tmp_path)
+    assert found.healthy, found.sentence
+    assert set(found.rows["tensor"]) == {"out", "dq", "dk", "dv"}
+    plain, padded = (one.first for one in recorded(tmp_path))
+    assert (plain.layer, plain.heads, plain.causal, plain.mask) == ("model.layers.1.self_attn", (4, 2), True, "")
+    assert padded.mask

@@ -1,0 +1,178 @@
+"""The first screen says of every kind of table what the table says."""
+
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from accuracy.report import prose
+from accuracy.report.first_screen import Answer
+from accuracy.report.first_screen import answer as answer_of
+from accuracy.report.folder import material_of, read_folder
+from tests.unit.report import tables
+from tests.unit.report.headline_check import contradictions
+from tests.unit.report.tables import Change, run_of, shape
+
+REPORTS = Path(__file__).parents[3] / "reports"
+ALL_DTYPES = shape(dtypes=("bfloat16", "float32", "float64"))
+Cell = tuple[str, str, int, float, int | None] | None
+"""Of the worst cell: tensor, dtype, number of ranks, times single device's error or the floor, and the worst rank."""
+HEALTHY: Cell = ("dk", "bfloat16", 4, 1.15, 0)
+EXPECTED: dict[str, tuple[tables.Shape, Change | None, str, Cell]] = {
+    "healthy": (tables.FEW, None, "No bug found: up to 4 ranks every variant stays within 1.15 times", HEALTHY),
+    "a logic bug": (ALL_DTYPES, tables.logic, "ring: dk is wrong at any", ("dk", "bfloat16", 4, 160, 3)),
+    "a logic bug of single device": (
+        ALL_DTYPES, tables.logic_of_single_device, "single_device with kernel torch_flash: out is",
+        ("out", "bfloat16", 1, 320, None)),
+    "a logic bug in a single dtype": (
+        shape(world_sizes=(1, 2)), tables.logic, "ring: dk is wrong in bfloat16, the only",
+        ("dk", "bfloat16", 2, 160, None)),
+    "not finite": (tables.FEW, tables.not_finite, "zigzag: dv is not finite.", ("dv", "bfloat16", 4, 1.15, 0)),
+    "more rounding than explained": (
+        shape(variants=("single_device", "ring", "llama3")), tables.excess, "llama3: dk and dv round more",
+        ("dk", "bfloat16", 4, 3.45, 0)),
+    "two policies": (
+        shape(variants=("single_device", "ring")), tables.two_policies, "ring (lse=bfloat16): out and lse round more",
+        ("out", "bfloat16", 4, 3.45, 0)),
+    "lse goes further": (
+        shape(dtypes=("bfloat16", "float64")), tables.lse_further,
+        "No bug found: up to 4 ranks out, dq, dk and dv of every variant stay within 1.15 times", HEALTHY),
+    "nothing is finite": (
+        shape(variants=("single_device", "ring")), tables.no_number, "ring: out and lse are not finite.",
+        ("out", "bfloat16", 4, float("inf"), None)),
+    "single device has no error": (
+        tables.FEW, tables.endless, "No bug found: up to 4 ranks every variant stays within 1.15 times",
+        ("dk", "bfloat16", 4, 1.15, 0)),
+    "one rank": (shape(variants=("single_device", "bpt"), world_sizes=(1,)), None, "No bug found: at 1 rank",
+                 ("dk", "bfloat16", 1, 1.15, None)),
+    "kernels": (shape(variants=("single_device",)), tables.kernels, "fused: dk rounds more",
+                ("dk", "bfloat16", 1, 2.5, None)),
+    "many variants": (shape(world_sizes=(2,), seeds=(0,)), tables.many_variants, "No bug found: at 2 ranks",
+                      ("dk", "bfloat16", 2, 1.26, 0)),
+    "failed": (shape(variants=(), reasons=("no float64", "out of memory")), None,
+               "Nothing was measured. 1 case failed and 1 case is unsupported: out of memory.", None),
+    "partial": (shape(record={"planned": 99, "ended": None}), None, "Partial run (14 of 99 cases). No bug", HEALTHY),
+}  # fmt: skip
+
+
+def answer(folder: Path, table: tables.Shape, change: Change | None = None) -> Answer:
+    return answer_of(material_of(run_of(folder, table, change)))
+
+
+@pytest.mark.stress(5)
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_headline_is_about_the_worst_of_what_is_wrong(name: str, tmp_path: Path, stress: bool) -> None:
+    table, change, first, cell = EXPECTED[name]
+    if stress and change is tables.many_variants:
+        change = partial(tables.many_variants, copies=500)
+    run = run_of(tmp_path, table, change)
+    found = answer_of(material_of(run))
+    assert found.title.startswith(first)
+    assert contradictions(found.title, run.measured) == []
+    worst = found.worst
+    seen = worst and (worst.tensor, worst.dtype, worst.world_size, pytest.approx(worst.times, rel=0.01), worst.rank)
+    assert seen == cell
+
+
+WRONG = {
+    "lse goes further": (
+        "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error.",
+        "No bug found: out, dq, dk and dv of every variant stay within 1.15 times single device's error.",
+    ),
+    "healthy": (
+        "No bug found: up to 4 ranks every variant stays within 1.05 times single device's error.",
+        "No bug found. Furthest in bfloat16 is dk of ring, 1.25 times at 4 ranks.",
+        "No bug found. Furthest in bfloat16 is dk of ring, 1.15 times at 8 ranks.",
+    ),
+    "a logic bug": (
+        "No bug found: every kernel merely rounds.",
+        "ring: dk is wrong. dk has 160 times single device's error in float16 at 4 ranks.",
+        "zigzag: dk is wrong. dk has 160 times single device's error in bfloat16 at 4 ranks.",
+    ),
+    "not finite": ("No bug found: up to 4 ranks every variant stays within 1.15 times single device's error.",),
+}
+
+
+def test_a_planted_wrong_headline_is_found(tmp_path: Path) -> None:
+    for name, titles in WRONG.items():
+        table, change, *_ = EXPECTED[name]
+        measured = run_of(tmp_path / name, table, change).measured
+        assert all(contradictions(wrong, measured) for wrong in titles), name
+
+
+def test_of_verdicts_alike_the_furthest_leads_and_what_to_take_instead_is_not_flagged_itself(tmp_path: Path) -> None:
+    """ring, before zigzag in the table, is less far off; zigzag is not finite at two ranks."""
+
+    def both(rows: pd.DataFrame) -> pd.DataFrame:
+        for variant, factor in (("ring", 2.5), ("zigzag", 3.0)):
+            rows = tables.times(rows, tables.of(rows, variant, "dk", "dv"), factor)
+        return rows
+
+    found = answer(tmp_path / "excess", tables.FEW, both)
+    assert found.title.startswith("zigzag: dk and dv round more than the schedule explains. dk has 3.45 times")
+    assert "Also flagged: ring." in found.advice
+    assert "instead" not in found.advice
+    found = answer(tmp_path / "one", tables.FEW, tables.logic)
+    assert "accuracy experiment=diagnose variant=ring" in found.advice
+    assert "Take zigzag (1.15 times single device's error) instead." in found.advice.unescape()
+
+
+def test_variants_that_differ_in_their_policy_alone_are_told_apart(tmp_path: Path) -> None:
+    run = run_of(tmp_path, shape(variants=("single_device", "ring")), partial(tables.two_policies, factor=1.0))
+    said = [each.sentence for each in material_of(run).found]
+    assert len(said) == len({*said}) == 3
+    assert any(sentence.startswith("ring (lse=bfloat16) merely rounds") for sentence in said)
+
+
+def test_a_user_s_function_is_called_by_what_the_command_line_knows_it_by(tmp_path: Path) -> None:
+    def wrong(rows: pd.DataFrame) -> pd.DataFrame:
+        mine = rows.assign(options="fn=mine.py:ring,layout=bhsd", sharding="zigzag")
+        return tables.times(mine, mine["tensor"] == "dk", 1e3)
+
+    advice = answer(tmp_path, tables.FEW, wrong).advice
+    command = "variant=callable variant.callable.fn=mine.py:ring variant.callable.layout=bhsd variant.sharding=zigzag"
+    assert f"accuracy experiment=diagnose {command} names the step" in advice
+
+
+def test_matrix_and_picture_have_the_worst_first_with_its_ratio(tmp_path: Path) -> None:
+    found = answer(tmp_path / "few", shape(variants=("single_device", "ring", "llama3")), tables.excess)
+    assert found.matrix is not None
+    assert found.matrix.head == ("variant", "out", "dq", "dk", "dv", "lse", "delta")
+    assert [[cell.text for cell in row] for row in found.matrix.rows] == [
+        ["llama3", "1.15", "1.15", "▲ 3.45", "▲ 3.45", "1.15", "1.15"], ["ring", *6 * ["1.15"]]
+    ]  # fmt: skip
+    assert "accused" in found.matrix.rows[0][3].kind
+    assert [term.split(":")[0] for term in found.terms.split(" \u00b7 ")] == ["error", "single device", "lse", "delta"]
+    assert found.picture  # each line is named at its end
+    assert all(end in found.picture.svg for end in ("3.45\u00d7 llama3", "1.15\u00d7 ring"))
+    found = answer(tmp_path / "many", shape(world_sizes=(2,), seeds=(0,)), tables.many_variants)
+    assert found.matrix is not None
+    assert [row[0].text for row in found.matrix.rows] == [f"v{n:03}" for n in range(13, 3, -1)]
+    assert found.more == "and 6 more, none worse"
+
+
+published = pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
+
+
+@published
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("name", ["calibration/amd-epyc", "million_tokens/nvidia-h200", "split_kv/nvidia-h200",
+                                  "real_ranks/nvidia-h200-x2", "gate_power/amd-epyc"])  # fmt: skip
+def test_a_measured_table_s_headline_is_not_contradicted_by_it(name: str) -> None:
+    run = read_folder(REPORTS / name)
+    object.__setattr__(run, "record", {**run.record, "experiment": "adhoc"})
+    assert contradictions(answer_of(material_of(run)).title, run.measured) == []
+
+
+@published
+def test_a_published_answer_leads_where_the_table_bears_it_out_and_else_the_verdict() -> None:
+    """That tables bear an Answer out is held by `make lint`. Of all the worst would be zigzag's, diagonal last."""
+    run = read_folder(REPORTS / "remedies" / "nvidia-h200-x2")
+    found = answer_of(material_of(run))
+    assert found.title == prose.answer("remedies")[0]
+    assert found.worst is not None
+    assert found.worst.named == "ring"  # the case that the Answer names
+    worse = tables.times(run.results, run.results["rank"] >= -1, 10.0)
+    object.__setattr__(run, "results", worse)
+    assert answer_of(material_of(run)).title != found.title

@@ -1,0 +1,138 @@
+"""The written page: it loads nothing, says what the table says, and runs no text of a stranger's."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from accuracy.chart import drawing
+from accuracy.chart.drawing import to_svg
+from accuracy.cli import report
+from accuracy.report.build import LIMIT_BYTES, ReportSummary, write_report
+from accuracy.report.folder import read_folder
+from tests.processes import python
+from tests.unit.report import page_check
+from tests.unit.report.embedded_rows import embedded
+from tests.unit.report.synthetic import HOSTILE, HOSTILE_SHAPE, Shape, write_large_run, write_run
+
+pytestmark = pytest.mark.xdist_group("page")  # which is written once
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from accuracy.cli.report import main; sys.exit(main())"
+
+
+@pytest.fixture(scope="module")
+def summary(folder: Path) -> ReportSummary:
+    return write_report(folder)
+
+
+@pytest.fixture(scope="module")
+def page(summary: ReportSummary) -> str:
+    return summary.path.read_text(encoding="utf-8")
+
+
+def test_the_page_stands_alone_and_every_chart_has_a_text(page: str) -> None:
+    assert page_check.external_loads(page) == page_check.charts_without_text(page) == []
+    assert page_check.repeated_identifiers(page) == set()
+    assert page_check.repeated_identifiers(page + '<p id="main">') == {"main"}
+    for fault in ('<img src="https://x.y/z.png">', "<style>a{background:url(//x)}</style>"):
+        assert page_check.external_loads(page.replace("</main>", f"{fault}</main>"))
+    assert page.count('class="chart"') == 1  # the key picture; all others are drawn from the rows
+    for good, bad in (("<desc", "<g"), ('role="img"', ""), ("<table", "<div")):
+        assert page_check.charts_without_text(page.replace(good, bad))
+
+
+def test_colours_follow_the_page_into_the_dark_and_markers_point_to_what_they_repeat(page: str) -> None:
+    drawn = page[page.index("<main") : page.index("</main>")]
+    assert "var(--series-" in drawn
+    assert "#fe0" not in drawn
+    assert "stroke:#" not in drawn.replace(" ", "")
+    axes = drawing.new_axes("title", "x")
+    axes.plot([1, 2], [1, 2], marker="o", color=drawing.INK)
+    svg = to_svg(axes, "name", "title", "description")
+    pointed, defined = (set(re.findall(rf'{name}="#?(name-\d+)"', svg)) for name in ("href", " id"))
+    assert pointed == defined != set()
+
+
+def test_the_page_needs_no_torch_and_its_bytes_are_the_same_again(folder: Path, page: str, tmp_path: Path) -> None:
+    for name in ("results", "positions", "run.json"):
+        (tmp_path / name).symlink_to(folder / name)
+    done = python("-c", WITHOUT_TORCH, str(tmp_path), PYTHONHASHSEED="7")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == str(tmp_path / "report.html")
+    assert len(done.stdout.splitlines()) == 4
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
+
+
+def test_a_terminal_and_the_rows_inside_say_what_the_table_says(
+    folder: Path, summary: ReportSummary, page: str
+) -> None:
+    title, advice, facts = summary.lines
+    assert title == summary.answer.title
+    assert "2.30 times" in title  # 1.15 * 4^0.5
+    assert advice
+    assert facts.endswith("1 case failed · 1 case unsupported")
+    assert "What to take, bfloat16" in page
+    content, run = embedded(page), read_folder(folder)
+    assert sorted(content["case_id"]) == sorted(run.results["case_id"])
+    assert len(set(content["command"])) == len(run.cases)
+
+
+def test_infinite_zero_and_missing_numbers_have_a_place(folder: Path, tmp_path: Path) -> None:
+    rows = pd.read_parquet(folder / "results")
+    rows = rows[rows["variant"].isin(["ring", "single_device"])]
+    far = (rows["tensor"] == "dq") & (rows["world_size"] > 2)
+    rows.loc[far, ["error_rel", "x_single_device", "error_max"]] = float("inf"), float("inf"), 0.0
+    rows.loc[rows["tensor"] == "out", ["error_rel", "error_mean", "x_floor", "x_single_device", "seconds"]] = None
+    rows.loc[rows["tensor"] == "lse", "error_rel"] = 0.0
+    rows.to_parquet(tmp_path / "results.parquet")
+    assert ">∞<" in write_report(tmp_path).path.read_text(encoding="utf-8")
+
+
+def test_a_run_killed_midway_or_with_a_broken_record_is_reported(tmp_path: Path) -> None:
+    shape = Shape(("ring",), ("bfloat16",), (2,), (0,), ("out",), record={"planned": 99, "ended": None})
+    folder = write_run(tmp_path / "killed", shape, positions=False)
+    summary = write_report(folder)
+    assert summary.lines[0].startswith("Partial run (")
+    assert "Partial run: " in summary.path.read_text(encoding="utf-8")
+    for record in (None, "", "[]", '{"provenance": 3, "config": [], "planned": "many"}'):
+        (folder / "run.json").unlink(missing_ok=True)
+        if record is not None:
+            (folder / "run.json").write_text(record)
+        assert write_report(folder, to=tmp_path / "again.html").path.exists()
+    summary = write_report(write_run(tmp_path / "unsupported", Shape(variants=())))
+    assert "Nothing was measured" in summary.path.read_text(encoding="utf-8")
+
+
+@pytest.mark.stress
+def test_fifty_thousand_rows_stay_below_three_megabytes(tmp_path: Path) -> None:
+    page = write_report(write_large_run(tmp_path / "large")).path.read_bytes()
+    assert len(page) < LIMIT_BYTES
+    assert len(embedded(page.decode())["case_id"]) == 50_000
+    assert "All 50,000 rows" in page.decode()
+
+
+def test_hostile_text_is_shown_and_makes_no_element(tmp_path: Path) -> None:
+    page = write_report(write_run(tmp_path, HOSTILE_SHAPE)).path.read_text(encoding="utf-8")
+    assert page_check.dangerous(page) == []
+    assert HOSTILE not in page
+    assert "{{7*7}}" in page  # shown as written, not computed
+    assert page.count("&lt;script&gt;window.hacked=1") > 8
+    for fault in (HOSTILE, "<p onclick=x>", "<iframe></iframe>"):
+        assert page_check.dangerous(page.replace("</main>", f"{fault}</main>"))
+
+
+def test_a_folder_without_a_table_gets_one_line_and_status_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a file").write_text("")
+    for name in ("empty", "broken"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "broken" / "results.parquet").write_text("no parquet")
+    expected = dict.fromkeys(("missing", "empty", "a file"), ("expected a run folder", "give the output_dir"))
+    expected["broken"] = ("has a damaged file", "repeat the run's command")
+    for name, parts in expected.items():
+        assert report.main([str(tmp_path / name)]) == 2
+        captured = capsys.readouterr()
+        assert (captured.out, captured.err.count("\n")) == ("", 1)
+        assert all(part in captured.err for part in (str(tmp_path / name), *parts)), name
+        assert not (tmp_path / name / "report.html").exists()

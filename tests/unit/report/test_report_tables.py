@@ -1,0 +1,147 @@
+"""Labels of lines and pictures, and the tables of the folded sections."""
+
+import shlex
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from accuracy.core.number import MISSING
+from accuracy.report.about import command, reasons
+from accuracy.report.explorer import preset_of
+from accuracy.report.first_screen import answer as answer_of
+from accuracy.report.folder import Run, material_of, read_folder
+from accuracy.report.further import condition_panels, recommendation_table
+from accuracy.report.matrix import heat_cell
+from accuracy.report.published import chosen_world
+from accuracy.report.series import Facet, facets_of, with_labels
+from tests.unit.report.synthetic import HOSTILE, Shape, identity, write_run
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    return read_folder(folder)
+
+
+def test_facets_go_from_coarse_to_fine_and_a_label_names_what_varies_and_only_that(run: Run) -> None:
+    facets = facets_of(with_labels(run.results).loc[run.measured.index])
+    assert [facet.label for facet in facets] == ["bfloat16", "float16"]
+    assert facets[0].series[0] == "single_device"
+    changed = run.results.copy()
+    changed.loc[changed["variant"] == "zigzag", "precision"] = "merge=logsumexp"
+    changed.loc[changed["seed"] == 1, "seqlen"] = 2048
+    changed.loc[changed["dtype"] == "float16", "kernel"] = "eager"
+    labelled = with_labels(changed)
+    assert set(labelled["series"]) == {"bpt", "single_device", "striped", "zigzag · merge=logsumexp", "ring"}
+    assert {"bfloat16 · seqlen 2048 · torch_flash", "float16 · seqlen 1024 · eager"} <= set(labelled["facet"])
+    side_by_side = run.results.assign(kernel=run.results["kernel"].mask(run.results["seed"] == 1, "eager"))
+    assert {"zigzag · eager", "zigzag · torch_flash"} <= set(with_labels(side_by_side)["series"])
+
+
+def test_the_colour_is_logarithmic_and_positions_are_shown_where_chunks_are_legible() -> None:
+    heats = {1.0: 0.0, 2.0: 0.5, 0.5: -0.5, 100.0: 1.0, 0.0: -1.0}
+    assert {value: heat_cell(value).heat for value in heats} == heats
+    assert [chosen_world(sizes) for sizes in ([1, 2, 8, 64], [1, 64, 32], [1])] == [8, 32, 1]
+
+
+def test_reasons_are_grouped_with_failures_first_and_kernels_alone_are_compared_with_the_floor(tmp_path: Path) -> None:
+    """Every kernel is its own single device: a ratio of 1 everywhere would say nothing. (Synthetic floors are 0.8.)"""
+    reasons_given = ("no float64", "out of memory", "no float64")
+    run = read_folder(write_run(tmp_path, Shape(("single_device",), ("bfloat16",), reasons=reasons_given)))
+    failed, unsupported = reasons(run.cases)
+    assert (failed.heading, failed.reason) == ("1 case failed", "out of memory")
+    assert (unsupported.heading, unsupported.reason) == ("2 cases unsupported", "no float64")
+    assert failed.command.startswith("accuracy variant=ring kernel=eager inputs=gaussian dtype=float64 world_size=32")
+    assert unsupported.command == ""  # it would be unsupported again
+    assert preset_of(answer_of(material_of(run)).worst, with_labels(run.results))["y"] == "x_floor"
+
+
+def test_the_command_of_a_row_has_what_is_set_and_a_shell_takes_hostile_text_as_one_word() -> None:
+    case = {**identity(Shape(), "bpt", "bfloat16", 8, 0), "precision": "merge=logsumexp", "kernel_options": "tf32=True"}
+    text = command({**case, "inputs_options": "scale=None", "softmax_scale": 0.5, "world": "processes"})
+    assert {"inputs.gaussian.scale=null", "problem.softmax_scale=0.5", "world=processes"} <= {*shlex.split(text)}
+    first, second = pd.DataFrame([{**case, "seed": None}, {**case, "seed": 3.0}]).to_dict("records")
+    assert "seed" not in command(first)
+    assert "seed=3 " in command(second)
+    assert shlex.split(command({**case, "variant": HOSTILE, "options": ""}))[1] == f"variant={HOSTILE}"
+
+
+@pytest.fixture(scope="module")
+def measured(run: Run) -> pd.DataFrame:
+    """Two inputs: Gaussian as made up, and others ten times as hard, and ten times as far off."""
+    rows = run.measured[run.measured["variant"].isin(["single_device", "ring"]) & (run.measured["dtype"] == "bfloat16")]
+    easy = rows.assign(condition_softmax=3.0, condition_sum=40.0, condition_rounding=1.4)
+    hard = easy.assign(
+        inputs="tied", case_id=easy["case_id"] + "t", error_rel=10 * easy["error_rel"],
+        condition_softmax=20.0, condition_sum=50.0, condition_rounding=14.0,
+    )  # fmt: skip
+    return with_labels(pd.concat([easy, hard], ignore_index=True))
+
+
+def test_errors_over_condition_and_roundoff(measured: pd.DataFrame) -> None:
+    """By hand: of single device's out the error is u / 2, of lse 0.7 of float32's u; geometric mean of seeds 0.99 and
+    1."""
+    (panel,) = condition_panels(measured)
+    assert panel.label == "bfloat16, 1024 tokens, 4/2 heads of 64"
+    assert [[cell.text for cell in row] for row in panel.tables[0].rows] == [
+        ["gaussian", "3.00", *["40.0 / 1.40"] * 3], ["tied", "20.0", *["50.0 / 14.0"] * 3]
+    ]  # fmt: skip
+    by_sum, by_rounding = ([[cell.text for cell in row] for row in found.rows] for found in panel.data)
+    seeds = (0.99 * 1.0) ** 0.5
+    assert by_rounding[0][:2] == ["gaussian", "single_device"]
+    expected = [0.5 * seeds / 1.4, 0.7 * seeds / 1.4, 0.9 * seeds / 1.4]
+    assert [float(cell.split()[0]) for cell in by_rounding[0][2:]] == pytest.approx(expected, rel=2e-3)
+    tied = next(row for row in by_rounding if row[:2] == ["tied", "single_device"])
+    assert tied[2].split()[0] == by_rounding[0][2].split()[0]
+    assert float(by_sum[0][2].split()[0]) == pytest.approx(0.5 * seeds / 40, abs=5e-4)  # three decimals
+    # a ring counts at its largest world size only
+    changed = measured.assign(error_rel=measured["error_rel"].where(measured["world_size"].isin([1, 4]), 1e9))
+    assert [row[2].text for row in condition_panels(changed)[0].data[1].rows] == [row[2] for row in by_rounding]
+
+
+def test_conditions_are_of_several_inputs_told_apart_by_their_options_and_masks(measured: pd.DataFrame) -> None:
+    tied = measured["inputs"] == "tied"
+    assert condition_panels(measured[~tied]) == []
+    assert condition_panels(measured.assign(condition_rounding=None)) == []  # as an earlier version measured
+    by_mask = measured.assign(inputs="gaussian", mask=tied.map({True: "causal,documents=24+1000", False: "causal"}))
+    by_layer = measured.assign(inputs="captured", inputs_options=tied.map({True: "layer=2", False: "layer=0"}))
+    for rows, names in (
+        (by_mask, ["gaussian causal", "gaussian causal,packed documents"]),
+        (by_layer, ["captured layer=0", "captured layer=2"]),
+    ):
+        (panel,) = condition_panels(rows)
+        assert [row[0].text for row in panel.tables[0].rows] == names
+
+
+COST = {"ring": (1.2, 3.0, 100), "zigzag": (1.25, 2.0, 200), "striped": (1.9, 1.0, 50), "single_device": (1.0, 0.5, 10)}
+
+
+@pytest.fixture(scope="module")
+def facet(run: Run) -> Facet:
+    """ring is the most accurate, zigzag 4% worse and faster, striped far worse, fast and small; lse is bad."""
+    rows = run.measured[run.measured["variant"].isin(COST) & (run.measured["dtype"] == "bfloat16")]
+    error, seconds, peak = (rows["variant"].map({name: cost[at] for name, cost in COST.items()}) for at in range(3))
+    error = error.mask(rows["tensor"] == "lse", 99.0).mask(rows["tensor"] == "out", 1.0)
+    rows = rows.assign(x_single_device=error, seconds=seconds, peak_bytes=peak, world="processes")
+    (found,) = facets_of(with_labels(rows))
+    return found
+
+
+def taken(facet: Facet, **changes: object) -> list[list[str]]:
+    made = recommendation_table(Facet(facet.label, facet.rows.assign(**changes)))
+    return [[cell.text for cell in row] for row in made.rows] if made else []
+
+
+def test_take_is_the_fastest_of_those_within_5_percent_of_the_best(facet: Facet) -> None:
+    assert taken(facet) == [[size, "zigzag", "striped", "striped"] for size in ("2", "4")]
+    zigzag, error = facet.rows["variant"].eq("zigzag"), facet.rows["x_single_device"]
+    further = error.mask(zigzag & facet.rows["tensor"].eq("dq"), 1.27)
+    assert [row[1] for row in taken(facet, x_single_device=further)] == ["ring", "ring"]
+    compiled = facet.rows["seconds"].mask(zigzag & facet.rows["seed"].eq(0), 1000.0)
+    assert [row[1] for row in taken(facet, seconds=compiled)] == ["zigzag", "zigzag"]
+    # simulated ranks tell no memory; without times any accurate one is taken; one variant over ranks is no choice
+    assert [(row[1], row[3]) for row in taken(facet, world="simulated")] == [("zigzag", MISSING)] * 2
+    untimed = taken(facet, seconds=float("nan"), world="simulated")
+    assert untimed == [[size, "ring, zigzag"] for size in ("2", "4")]
+    alone = facet.rows[facet.rows["variant"].isin(("single_device", "ring"))]
+    assert recommendation_table(Facet(facet.label, alone)) is None

@@ -1,0 +1,113 @@
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from accuracy.results import storage, table
+from tests.measuring import measure
+from tests.unit.report.synthetic import by_column
+
+STABLE_COLUMNS = {
+    "case_id", "experiment", "variant", "kernel", "inputs", "dtype", "world", "world_size", "seed", "mask", "batch",
+    "seqlen", "heads", "heads_kv", "head_dim", "tensor", "rank", "status", "reason", "error_max", "error_mean",
+    "error_rms", "error_rel", "error_bias", "diff_max", "diff_mean", "diff_rms", "diff_rel", "floor_rel", "x_floor",
+    "x_single_device", "ulp_max", "nonfinite", "worst_token", "worst_head", "worst_dim", "seconds", "peak_bytes",
+}  # fmt: skip
+
+
+def row(case_id: str, status: str = table.OK, **columns: Any) -> dict[str, Any]:
+    usual = {"reason": "", "code": "c0de", "rank": -1, "softcap": 0.0, "against": ""}
+    return {"case_id": case_id, "status": status, **usual, **columns}
+
+
+def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
+    values = [0.1, math.inf, 5e-324, -0.0, 2.0**-1074, 1e308]
+    rows = [row("a", tensor="dq", error_max=value, seed=2**62, nonfinite=3) for value in values]
+    positions = [{"case_id": "a", "tensor": "dq", "token_begin": 0, "token_end": 4, "rank": 1, "error_rms": 0.5}]
+    storage.write_case(tmp_path, "a", rows, {"positions": by_column(positions)})
+    read = table.read_results(tmp_path)
+    assert list(read.columns) == table.RESULTS_SCHEMA.names
+    assert {*read.columns} >= STABLE_COLUMNS
+    metadata = pq.read_schema(tmp_path / "results" / "a.parquet").metadata
+    assert metadata[b"schema_version"] == str(table.SCHEMA_VERSION).encode()
+    assert [value.hex() for value in read["error_max"]] == [value.hex() for value in values]
+    assert set(read["seed"]) == {2**62}
+    assert table.read_side(tmp_path, "positions")[list(positions[0])].to_dict("records") == positions
+
+
+def test_pandas_reads_a_run_folder_as_one_table_with_its_unsupported_and_failed_rows(tmp_path: Path) -> None:
+    """The unsupported one first: its empty columns must not decide the types of the others'."""
+    storage.write_case(tmp_path, "a", [row("a", table.UNSUPPORTED, reason="too many ranks")])
+    storage.write_case(tmp_path, "b", [row("b", tensor=name, error_max=0.5) for name in table.TENSORS])
+    storage.write_case(tmp_path, "c", [row("c", table.FAILED, reason="rank 1: ValueError: no")])
+    results = pd.read_parquet(tmp_path / "results")
+    assert results.groupby("case_id").size().to_dict() == {"a": 1, "b": len(table.TENSORS), "c": 1}
+    assert results["error_max"].dtype == "float64"
+    assert results.set_index("case_id")["reason"]["a"] == "too many ranks"
+    pd.testing.assert_frame_equal(results, table.read_results(tmp_path))
+
+
+def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
+    reruns = ["repeat=1", "poison=true", "unwaited=true", "future=true", "explain=true"]
+    words = [*(f"reruns.{word}" for word in reruns), "conditions=true"]
+    rows = measure("variant=ring", "world_size=2", "dtype=float32", *words)
+    others = {"drift_differ", *table.LOSSES, *table.METRICS_OF_PAIRS}
+    assert set(rows.columns) == set(table.RESULTS_SCHEMA.names) - others
+    filled = rows.drop(columns="peak_bytes")  # may be unknown
+    assert filled.drop(columns=["beyond", *table.RERUN_COUNTS]).notna().all().all()
+    assert filled[filled["tensor"] == "out"].notna().all().all()  # delta has no bound; of dk and dv not all is asked
+    storage.write_case(tmp_path, "a", rows.astype(object).where(rows.notna(), None).to_dict("records"))
+    pd.testing.assert_frame_equal(
+        table.read_results(tmp_path)[list(rows.columns)], rows, check_dtype=False, check_exact=True
+    )
+
+
+def finished(folder: Path) -> dict[str, storage.Finished]:
+    return storage.finished_cases(storage.read_files(folder))
+
+
+def test_what_an_interrupted_write_left_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage.write_case(tmp_path, "a", [row("a")], {"positions": {"case_id": ["a"]}})
+    for folder in ("results", "positions"):
+        (tmp_path / folder / ".b.parquet.4711").write_bytes(b"PAR1 and half of a file")
+    for read in (pd.read_parquet(tmp_path / "results"), table.read_results(tmp_path)):
+        assert list(read["case_id"]) == ["a"]
+    assert list(table.read_side(tmp_path, "positions")["case_id"]) == ["a"]
+    assert set(finished(tmp_path)) == {"a"}
+    replace = os.replace
+
+    def killed_at_results(source: Path, target: Path) -> None:
+        if "results" in str(target):
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", killed_at_results)
+    with pytest.raises(KeyboardInterrupt):
+        storage.write_case(tmp_path, "c", [row("c")], {"positions": {"case_id": ["c"]}})
+    assert set(finished(tmp_path)) == {"a"}
+    assert len(table.read_results(tmp_path)) == 1
+    assert len(table.read_side(tmp_path, "positions")) == 2  # positions come first: results never lack theirs
+
+
+def test_failed_cases_are_tried_again_and_others_are_not(tmp_path: Path) -> None:
+    for case_id, status in (("a", table.OK), ("b", table.UNSUPPORTED), ("c", table.FAILED)):
+        storage.write_case(tmp_path, case_id, [row(case_id, status)])
+    expected = {name: storage.Finished(status, "c0de") for name, status in (("a", table.OK), ("b", table.UNSUPPORTED))}
+    assert finished(tmp_path) == expected
+    storage.write_case(tmp_path, "c", [row("c", table.OK)])
+    assert list(table.read_results(tmp_path)["status"]) == [table.OK, table.UNSUPPORTED, table.OK]  # replaced
+
+
+def test_a_folder_without_rows_is_an_empty_table_and_a_published_one_reads_the_same(tmp_path: Path) -> None:
+    assert list(table.read_results(tmp_path).columns) == table.RESULTS_SCHEMA.names
+    assert finished(tmp_path) == {}
+    storage.write_case(tmp_path / "run", "a", [row("a", error_max=0.1)])
+    results = table.read_results(tmp_path / "run")
+    (tmp_path / "published").mkdir()
+    for lacking in ([], list(table.LOSSES)):  # as an earlier version published
+        results.drop(columns=lacking).to_parquet(tmp_path / "published" / "results.parquet")
+        pd.testing.assert_frame_equal(table.read_results(tmp_path / "published"), results)

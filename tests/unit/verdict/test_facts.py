@@ -1,0 +1,214 @@
+"""The facts of a variant: what is wrong, in which dtypes, inputs, problems, sizes and ranks, and what is untried."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from accuracy.core.errors import NOT_SHARED
+from accuracy.results.table import FAILED, TOO_FEW_RANKS, UNSUPPORTED
+from accuracy.verdict.diagnosis import too_little
+from accuracy.verdict.facts import Facts
+from accuracy.verdict.label import MISSING_RANKS, ONE_RANK, ROUNDING
+from tests.unit.verdict.synthetic import bend, explained, facts_of, healthy, row, rows
+
+FINE = ("float32", "float64")
+OWN = "fn=mine.py:attend"
+
+
+def with_rows(table: pd.DataFrame, *more: dict[str, Any]) -> pd.DataFrame:
+    return pd.concat([table, pd.DataFrame(more)], ignore_index=True)
+
+
+def test_rounding_of_the_dtype_is_another_order_of_sums_and_more_is_a_race() -> None:
+    """A race leads though other tensors look like a fault of logic."""
+    for dtype, size, finding in (("float32", 4e-7, "other_order"), ("float32", 1e-2, "race"),
+                                 ("bfloat16", 1e-2, "other_order"), ("bfloat16", 0.5, "race")):  # fmt: skip
+        where = {"tensor": ("dq", "dk"), "dtype": dtype, "rank": (-1, 1)}
+        differs = {"repeats_differ": 2.0, "repeats_runs": 1.0, "repeats_size": size}
+        found = facts_of(bend(healthy(), where, **differs))
+        assert (found.label, found.is_bug, found.finding) == ("nondeterministic", finding == "race", finding)
+        assert (found.lead, found.numbers["repeats_size"]) == (("dq", "dk"), size)
+        wrong = facts_of(bend(bend(healthy(), {"tensor": "out"}, error_rel=0.3), where, **differs))
+        assert (wrong.leads, wrong.label, wrong.others, wrong.is_bug) == ("nondeterministic", "logic", ("out",), True)
+
+
+def test_gradients_of_an_out_that_is_only_coarse_are_no_bug_of_their_own() -> None:
+    """P of the forward in float16, in a user's function: float32 inside does not explain it, and dq has a tenth of a
+    float16's rounding, which is the mark of no format."""
+    table = healthy().assign(options=OWN)
+    for tensor, size in (("out", 1.2e-4), ("delta", 1.2e-4), ("dq", 4.5e-5)):
+        table = bend(table, {"tensor": tensor, "dtype": FINE}, error_rel=size)
+    follows = explained("dq", "gradients of the returned out and lse")
+    found = facts_of(table, [follows])
+    assert (found.label, found.lead, found.floors) == ("precision_floor", ("out",), {"float16": FINE})
+    assert (found.following, found.proven) == (("dq",), [])
+    assert facts_of(bend(table, {"tensor": "dq", "dtype": "float64"}, error_rel=0.1), [follows]).label == "logic"
+
+
+def test_a_cast_on_one_rank_is_no_bug_at_any_precision() -> None:
+    """The last hop's keys in bfloat16: too large an error for a float32 case, too small for the mark of a format, and
+    on one rank of four; in bfloat16 it is none."""
+    table = bend(healthy(), {"tensor": ("out", "delta"), "dtype": FINE}, error_rel=3e-5)
+    table = bend(table, {"tensor": ("out", "delta"), "dtype": FINE, "rank": (-1, 3)}, error_rel=4e-4)
+    assert facts_of(table).label == "logic"
+    cast = explained("out", "cast of k on the wire", cause="k of other ranks is cast to bfloat16")
+    found = facts_of(table, [cast])
+    assert (found.label, found.lead, found.floors) == ("precision_floor", ("out",), {"bfloat16": FINE})
+    assert found.proven[0].is_cast
+    assert facts_of(bend(table, {"tensor": "out", "dtype": FINE}, error_rel=0.3), [cast]).label == "logic"
+
+
+def test_a_format_that_shows_on_gaussian_inputs_is_no_bug_where_other_inputs_cost_it_digits() -> None:
+    """Scores in float16: on peaked inputs 18 times float16's unit roundoff, as float32's single device has 60 of its
+    own, in bfloat16 too. 0.9 is more than that, and the float32 of peaked inputs is no dtype that was not measured."""
+    table = bend(healthy(), {"tensor": ("dq", "dk"), "dtype": FINE}, error_rel=1.2e-4)
+
+    def peaked(size: float) -> Facts:
+        changes = {"inputs": "peaked", "error_rel": size}
+        more = [each for dtype, single in (("bfloat16", 7.2e-3), ("float32", 3.6e-6))
+                for each in rows("dq", (dtype,), single_device_rel=single, **changes)]  # fmt: skip
+        return facts_of(with_rows(table, *more))
+
+    assert (peaked(8.6e-3).label, peaked(8.6e-3).floors) == ("precision_floor", {"float16": FINE})
+    wrong = peaked(0.9)
+    assert (wrong.label, wrong.dtypes, wrong.only_dtypes) == ("logic", ("bfloat16",), ("bfloat16", "float32"))
+
+
+def test_a_cast_beside_a_bug_and_gradients_that_are_as_coarse_as_out_are_not_called_wrong() -> None:
+    table = bend(healthy(), {"tensor": ("out", "delta"), "dtype": FINE}, error_rel=1.2e-4)
+    cast = explained("out", "cast of scores", cause="the scores are cast to float16")
+    found = facts_of(bend(table, {"tensor": "dq"}, error_rel=0.3), [cast])
+    assert (found.label, found.lead, found.coarser) == ("logic", ("dq",), ("out",))
+    found = facts_of(bend(table, {"tensor": "dq", "dtype": FINE}, error_rel=1.2e-4))
+    assert (found.label, found.lead, found.consequences) == ("precision_floor", ("out",), ("dq",))
+
+
+def test_a_function_that_takes_the_mean_off_all_keys_is_healthy() -> None:
+    """Softmax does not see it: it rounds otherwise with other tokens behind, and so does dk of one key."""
+    mine = healthy(dtypes=FINE, seeds=1).assign(options=OWN)
+    table = bend(mine, {"tensor": ("out", "lse", "dq")}, future_differs=77, repeats_differ=0)
+    table = bend(table, {"tensor": "dk", "dtype": "float32", "rank": (-1, 2)}, beyond=1, error_max=2e-6)
+    assert facts_of(table).label == "rounding"
+    for wrong in (bend(table, {"tensor": "out"}, error_rel=1e-4), bend(table, {"tensor": "dk"}, error_max=1e-3),
+                  table.assign(options="")):  # fmt: skip
+        assert facts_of(wrong).label == "logic"
+
+
+def test_inputs_dtypes_ranks_and_numbers_of_ranks_that_are_wrong_and_right_are_named() -> None:
+    """A dtype that was not measured on the inputs that show it is not called right."""
+    found = facts_of(with_rows(healthy(), *rows("out", ("bfloat16", "float32"), inputs="peaked", error_rel=0.9)))
+    assert found.dtypes == found.only_dtypes == ("bfloat16", "float32")
+    assert (found.sound_dtypes, found.inputs) == ((), ("peaked",))
+    several = [each for tensor, names in (("out", ("peaked", "tied")), ("lse", ("tied",))) for name in names
+               for each in rows(tensor, ("float32",), inputs=name, nonfinite=9, error_rel=float("inf"))]  # fmt: skip
+    assert facts_of(with_rows(healthy(), *several)).inputs == ("peaked", "tied")
+    last = facts_of(bend(healthy(), {"tensor": "out", "rank": (-1, 3)}, error_rel=0.1))
+    assert (last.ranks, last.size, last.settings) == ((3,), 4, ())
+    assert "on the last rank of 4" in last.sentence
+    table = bend(healthy(sizes=(1, 2, 3, 4)), {"tensor": "out", "world_size": (2, 4)}, error_rel=0.3)
+    even, all_ = facts_of(table), facts_of(bend(table, {"tensor": "out", "world_size": 3}, error_rel=0.3))
+    assert (even.sizes_wrong, even.sizes_right) == ((2, 4), (1, 3))
+    assert (all_.sizes_wrong, all_.sizes_right) == ((2, 3, 4), (1,))
+
+
+def test_settings_that_only_wrong_problems_have_are_named() -> None:
+    def settings(*more: pd.DataFrame, **where: Any) -> Any:
+        table = pd.concat([healthy(sizes=(1, 2, 4)), *more], ignore_index=True)
+        return facts_of(bend(table, where, error_rel=0.9) if where else table).settings
+
+    def of_length(length: int, tensor: str, *wrong: int, sizes: tuple[int, ...]) -> pd.DataFrame:
+        return bend(healthy(sizes=sizes, seeds=1).assign(seqlen=length), {"tensor": tensor, "world_size": wrong},
+                    error_rel=1.4)  # fmt: skip
+
+    assert settings(of_length(480, "dk", 3, 5, sizes=(3, 4, 5))) == (("world_size=3", "world_size=5"),)
+    shapes = [of_length(length, "out", size, sizes=(1, 2, 4)) for length, size in ((30, 2), (60, 4))]
+    assert settings(*shapes) == (("seqlen=30", "seqlen=60"),)
+    short = [healthy(seeds=1).assign(seqlen=length, mask=mask, case_id=f"{length} {mask}")
+             for length in (8, 16) for mask in ("causal", "full")]  # fmt: skip
+    masked = settings(*short, tensor="out", seqlen=(8, 16), mask="causal")
+    assert masked == (("mask=causal",), ("seqlen=8", "seqlen=16"))
+    two = healthy(seeds=1).assign(batch=2, heads=8, heads_kv=8, case_id="two")
+    assert settings(two, tensor="dq", batch=2) == (("batch=2",), ("heads=8",), ("heads_kv=8",))
+
+
+def test_a_healthy_variant_s_ratios_are_told_width_by_width_whatever_the_order_of_rows() -> None:
+    """16 bits say nothing of float32; float64 has no ratio; inputs that go further are named."""
+    mine = bend(healthy((1,)), {"dtype": "float32", "tensor": "dv"}, error_rel=lambda old: 1.3 * old)
+    tied = bend(pd.DataFrame(rows("out", ("bfloat16",), 1, inputs="tied")), {}, error_rel=lambda old: 1.07 * old)
+    found = facts_of(pd.concat([mine, tied], ignore_index=True))
+    assert [each.dtypes for each in found.widths] == [("bfloat16", "float16"), ("float32",), ("float64",)]
+    assert [each.times for each in found.widths] == pytest.approx([1.1, 1.43, float("nan")], nan_ok=True)
+    assert (found.widths[0].most, found.widths[0].inputs) == (pytest.approx(1.177), "tied")
+    assert facts_of(pd.concat([tied, mine], ignore_index=True)).sentence == found.sentence
+
+
+def test_what_was_not_tried_and_what_failed_is_named() -> None:
+    mine = healthy().assign(options=OWN)
+    assert {"fewer queries than keys", "a gradient of lse"} <= {*facts_of(mine).not_tried}
+    assert "a gradient of lse" not in facts_of(mine[mine["tensor"] != "lse"]).not_tried
+    assert {"windows", "odd numbers of ranks", "runs again"} <= {*facts_of(healthy()).not_tried}
+    failed = [row("", "bfloat16", 1, -1, 0, status="failed", reason=f"ValueError: got {n}", seqlen=n, case_id=f"{n}")
+              | {"tensor": None, "error_rel": float("nan")} for n in (7, 9)]  # fmt: skip
+    found = facts_of(with_rows(healthy(), *failed))
+    assert (found.label, found.failed, found.cases) == ("rounding", 2, 10)
+    ((cases, first, reason),) = found.failures
+    assert (cases, first.split(",")[0], reason) == (2, "seqlen=7", "ValueError: got 7")
+    wrote = failed[0] | {"reason": "rank 0: RuntimeError: the variant wrote to its inputs"}
+    found = facts_of(pd.DataFrame([wrote]))
+    assert (found.label, found.finding, found.numbers["wrote"]) == ("invalid", "wrote", "wrote to its inputs")
+
+
+def test_inputs_that_nobody_can_judge_for_excess_are_named() -> None:
+    sink = healthy().assign(inputs="attention_sink")
+    assert facts_of(pd.concat([healthy(), sink])).unjudged == ("attention_sink",)
+    assert facts_of(pd.concat([healthy(), sink.assign(condition_sum=2.0, condition_rounding=1.4)])).unjudged == ()
+
+
+def test_the_first_step_outside_of_the_band_and_what_does_not_add_up_are_named() -> None:
+    """Of the forward come first, of these pairs before sums."""
+    step = {"case_id": "float64-4-0-gaussian", "way": "forward", "rank": 2, "step": 1, "source": 0, "tensor": "out",
+            "count": 3, "query_begin": 9, "query_last": 9, "key_begin": 2, "key_last": 4, "error_rel": 0.5,
+            "state": "partial", "band": 0.1, "nonfinite": 0}  # fmt: skip
+    kinds = [step | {"finding": name, "way": way} for name in ("changed", "shown", "missing")
+             for way in ("backward", "forward")]  # fmt: skip
+    found = facts_of(healthy(), steps=[step, *kinds])
+    assert found.step is not None
+    assert (found.step["rank"], found.step["source"], found.step["error_rel"]) == (2, 0, 0.5)
+    assert [(row["way"], row["finding"]) for row in found.account][:4] == [
+        ("forward", "missing"), ("forward", "shown"), ("forward", "changed"), ("backward", "missing"),
+    ]  # fmt: skip
+    assert facts_of(healthy(), steps=[step | {"error_rel": 0.01}]).step == {}
+    assert facts_of(healthy()).step is None
+
+
+FOREIGN = "fn=mine.ring,layout=bshd"
+ALONE = f"the function asks for nothing, {NOT_SHARED}"
+
+
+def without(sizes: tuple[int, ...], status: str, reason: str, options: str = FOREIGN) -> pd.DataFrame:
+    """A healthy function on 1, 2 and 3 ranks, whose cases of some sizes have no numbers."""
+    table = healthy((1, 2, 3), ("bfloat16",), seeds=2).assign(options=options)
+    lost = table["world_size"].isin(sizes)
+    ended = table[lost].drop_duplicates("case_id").assign(tensor=None, rank=-1, status=status, reason=reason)
+    return pd.concat([table[~lost], ended], ignore_index=True)
+
+
+def test_a_size_without_a_number_is_no_healthy_one() -> None:
+    for lost, label in (
+        (((), "ok", ""), ROUNDING),
+        (((2, 3), UNSUPPORTED, f"{TOO_FEW_RANKS}1 ranks here"), ONE_RANK),
+        (((3,), UNSUPPORTED, f"{TOO_FEW_RANKS}2 ranks here"), ROUNDING),
+        (((2, 3), FAILED, "rank 1: RuntimeError: on purpose"), ONE_RANK),
+        (((2, 3), UNSUPPORTED, "problem.seqlen=511 does not divide"), ONE_RANK),
+        (((3,), FAILED, "rank 2: RuntimeError: on purpose"), MISSING_RANKS),
+        (((3,), UNSUPPORTED, "problem.seqlen=514 does not divide"), MISSING_RANKS),
+        (((2, 3), UNSUPPORTED, ALONE), ROUNDING),
+        (((3,), UNSUPPORTED, "heads=4 do not divide", ""), ROUNDING),  # what a variant of ours says is no gap
+    ):
+        found = facts_of(without(*lost))
+        assert found.label == label, found.sentence
+        assert label != MISSING_RANKS or "3" in found.sentence
+    alone, odd = without((2,), UNSUPPORTED, ALONE), without((3,), UNSUPPORTED, "problem.seqlen=32 does not divide")
+    one_device = pd.concat([alone[alone["world_size"] < 3], odd[odd["world_size"] == 3]])
+    assert too_little(one_device) == (None, {})  # its length need not divide

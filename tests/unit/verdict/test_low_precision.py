@@ -1,0 +1,86 @@
+"""A healthy kernel in 8 or 4 bits, or a ring that keeps 16, is not called faulty on any inputs; a fault in it is.
+
+`python -m tests.unit.verdict.low_precision_rates` counts with the same cases.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from accuracy.core.quantisation import POLICIES
+from accuracy.results.table import RESULTS_SCHEMA
+from accuracy.verdict.facts import Facts
+from accuracy.verdict.label import EXCESS_ROUNDING, LOGIC
+from accuracy.verdict.verdict import verdicts
+from tests import planting
+from tests.measuring import measure as measure_case
+from tests.unit.fault import measure, rates
+from tests.unit.fault.planted import PARTS
+from tests.unit.verdict.synthetic import facts_of
+
+QUANTISING = sorted(set(POLICIES) - {"none"})
+VARIANTS = ("bpt_ring", "llama3", "ring", "split_kv", "ulysses", "zigzag")
+INPUTS = ("attention_sink", "index_value", "one_gradient", "one_value", "outliers", "peaked", "uniform", "zero_query")
+SMALL = ("also=null", "problem.seqlen=64", "problem.heads=2", "problem.heads_kv=1", "seed=0")
+
+
+def judged(names: tuple[str, ...], policy: str, *words: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    results = measure.results(names, "kernel=quantised", f"kernel.quantised.policy={policy}", *SMALL, *words)
+    return results, verdicts(results)
+
+
+def alarms(policy: str, variant: str, inputs: str) -> rates.FalseAlarms:
+    names, dtypes = (variant, "single_device"), "dtype=[bfloat16,float64,float8_e4m3]"
+    results, found = judged(names, policy, f"inputs=[gaussian,{inputs}]", dtypes)
+    return rates.false_alarms(names, found, results)
+
+
+@pytest.mark.stress(5)
+@pytest.mark.parametrize("inputs", INPUTS)
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("policy", QUANTISING)
+def test_a_healthy_policy_is_not_accused(policy: str, variant: str, inputs: str) -> None:
+    found = alarms(policy, variant, inputs)
+    assert found.combinations >= 20
+    assert found.alarms.empty, found.alarms[["variant", "dtype", "tensor", "sentence"]].to_string()
+
+
+FAULTS = ("shard_dkv_shifted", "shard_dq_reversed", "diagonal_not_causal", "heads_modulo_backward")
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("policy", ["fp8_tensor", "sage"])
+def test_a_fault_of_a_ring_on_low_precision_is_logic(policy: str) -> None:
+    """Gradients of another rank's keys, keys seen too early, heads mixed up: several times the rounding of 4 bits.
+    No finer dtype shows them better, as the kernel rounds alike in all."""
+    words = ("inputs=gaussian", "dtype=[bfloat16,float32]", "world_size=4", "problem.heads=4", "problem.heads_kv=2")
+    _, found = judged(FAULTS, policy, *words)
+    for name in FAULTS:
+        labels = found[found["variant"] == name].groupby("tensor")["label"].agg(set)
+        assert any(LOGIC in labels[tensor] for tensor in PARTS[name].expected if tensor != "lse"), (name, labels)
+
+
+def of_te_p2p(*words: str, folders: tuple[Path, ...] = ()) -> Facts:
+    results = measure_case("problem.seqlen=256", "problem.heads=2", "problem.head_dim=16", "problem.batch=1",
+                           "kernel=eager", "dtype=[bfloat16,float32]", *words, folders=folders)  # fmt: skip
+    assert set(results["status"]) == {"ok"}
+    return facts_of(results.reindex(columns=RESULTS_SCHEMA.names))
+
+
+def test_what_transformer_engine_s_ring_keeps_in_16_bits_grows_and_is_no_bug_and_a_fault_in_it_is_one(
+    tmp_path: Path,
+) -> None:
+    """The fault: keys of later ranks are merged into the front half of the queries, not the back."""
+    found = of_te_p2p("variant=te_p2p", "world_size=[2,4,8,16]")
+    assert (found.label, found.is_bug, found.dtypes) == (EXCESS_ROUNDING, False, ("bfloat16",))
+    assert "out" in found.tensors
+    assert found.growth["out"].low > 0
+    to_the_front = (
+        "lambda rank, source, length: [__import__('dataclasses').replace(block, query=slice(0, length // 2))"
+        " if source > rank.world.rank else block for block in zigzag.blocks(rank, source, length)],"
+    )
+    planting.slip(tmp_path, "te_p2p", "zigzag.blocks,", to_the_front)
+    found = of_te_p2p("variant=broken", "variant.broken.sharding=zigzag", "world_size=[2,4]", folders=(tmp_path,))
+    assert (found.label, found.is_bug) == (LOGIC, True)
+    assert "out" in found.tensors

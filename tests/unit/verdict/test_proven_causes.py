@@ -1,0 +1,118 @@
+"""A cause is named where it is proven, and what follows from it; planted faults get the cause that all cases prove."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from accuracy.verdict.facts import Cause, Facts
+from accuracy.verdict.proof import causes
+from tests import planted
+from tests.planted import Plain, Plant
+from tests.unit.verdict.synthetic import bend, explained, facts_of, healthy
+
+
+def known(rows: list[dict[str, Any]], *tensors: str) -> Facts:
+    """The facts of a table whose tensors are wrong in every dtype, with these hypotheses."""
+    return facts_of(bend(healthy(seeds=1), {"tensor": tensors}, error_rel=0.3), rows)
+
+
+def of_cases(plant: Plant, *cases: tuple[str, ...]) -> dict[str, Cause]:
+    """The causes of a planted fault, by these cases."""
+    found = [planted.rows(plant, *words) for words in cases]
+    return causes(pd.concat([x for _, x in found]), pd.DataFrame([x.identity() for x, _ in found]))
+
+
+def test_a_cause_is_named_where_its_residual_is_rounding_and_its_rivals_are_far() -> None:
+    best, rival = explained("dq", "the idea", 1.2e-14), explained("dq", "another", 1.1e-13, from_best=1e-13)
+    found = known([best, rival], "dq")
+    assert [each.text for each in found.proven] == ["dq has the idea"]
+    assert "dq has the idea" in found.sentence
+    for bad in ([best | {"residual": 1.6e-14}, rival], [best, rival | {"residual": 9e-14}]):
+        found = known(bad, "dq")
+        assert found.proven == []
+        assert "the idea" not in found.sentence
+
+
+def test_hypotheses_with_the_same_prediction_are_named_together_and_fitted_ones_are_not() -> None:
+    rows = [explained("dq", "the idea"), explained("dq", "its twin"), explained("dq", "a fit", freedom=3),
+            explained("dq", "another", 1.0, from_best=1.0)]  # fmt: skip
+    assert known(rows, "dq").causes["dq"].names == ("the idea", "its twin")
+
+
+def test_consequences_are_named_as_such_only_where_they_are_proven() -> None:
+    lead = [explained("out", "the idea"), explained("out", "another", 1.0, from_best=1.0)]
+    follows, same = explained("dq", "gradients of the returned out and lse"), explained("dk", "the idea")
+    found = known([*lead, follows, same, explained("dv", "nothing known", 0.1)], "out", "dq", "dk", "dv")
+    assert (found.lead, found.following, found.consequences) == (("out",), ("dq", "dk"), ("dq", "dk", "dv"))
+
+
+def test_a_proven_factor_of_the_size_of_a_cast_is_a_bug() -> None:
+    bent = bend(healthy(), {"tensor": "dq", "dtype": ("float16", "float32", "float64")}, error_rel=2.0**-8)
+    labels = {name: facts_of(bent, [explained("dq", name)]).label for name in ("a constant factor", "cast of dq")}
+    assert facts_of(bent).label == labels["cast of dq"] == "precision_floor"
+    assert labels["a constant factor"] == "logic"
+
+
+def swap(plain: Plain) -> dict[str, torch.Tensor]:
+    """dv of the first two heads are exchanged: of two heads that is any roll, of four it is none."""
+    right = plain.results()
+    return right | {"dv": torch.cat([right["dv"][:, :, [1, 0]], right["dv"][:, :, 2:]], 2)}
+
+
+def stay(plain: Plain) -> dict[str, torch.Tensor]:
+    """dv stays one hop from home. On a large problem blocks are fitted, and shards of other ranks are not tried."""
+    right = plain.results()
+    return right | {"dv": right["dv"].roll(-right["dv"].shape[1] // 3, 1)}
+
+
+def tile(plain: Plain) -> dict[str, torch.Tensor]:
+    """A tile of 16 keys gets no gradient: all of them in 16 tokens, and in shorter sequences."""
+    right = plain.results()
+    return right | {"dk": right["dk"] * (torch.arange(plain.q.shape[1]) >= 16)[:, None, None]}
+
+
+LARGE = ("world_size=3", "problem.seqlen=480", "problem.heads=12", "problem.heads_kv=6")
+ONE = "world_size=1"
+
+
+@pytest.mark.parametrize(
+    ("plant", "cases", "text"),
+    [
+        (stay, (LARGE,), "dv misses the block"),
+        (stay, (("world_size=3", "problem.seqlen=24"), LARGE), "dv has the shard of rank r + 1"),
+        (swap, ((ONE, "problem.heads_kv=2"), (ONE, "problem.heads_kv=4")), "dv has the heads"),
+        (tile, [(ONE, f"problem.seqlen={length}") for length in (8, 16, 40)], "dk is zero in tokens 0 to 15"),
+    ],
+)
+def test_the_cause_that_all_cases_prove_is_named_before_one_of_some(
+    plant: Plant, cases: tuple[tuple[str, ...], ...], text: str
+) -> None:
+    (found,) = of_cases(plant, *cases).values()
+    assert found.proven
+    assert found.text.startswith(text)
+    assert (found.proving, found.refuting) == (("heads_kv=2", "4") if plant is swap else ("", ""))
+
+
+def test_of_two_factors_that_one_case_cannot_tell_apart_the_one_of_all_cases_is_named() -> None:
+    """dk is averaged over ranks, not summed; at 5 ranks that is also the softmax scale, 0.2, once more."""
+
+    def averaged(plain: Plain) -> dict[str, torch.Tensor]:
+        right = plain.results()
+        return right | {"dk": right["dk"] / sizes.pop(0)}
+
+    sizes = [5, 4, 5]
+    (one,), (both,) = (
+        of_cases(averaged, *((f"world_size={size}",) for size in case)).values() for case in ((5,), (4, 5))
+    )
+    assert {"dk is 1/W times what it should be", "dk is the softmax scale times what it should be"} <= {*one.clauses}
+    assert both.text == "dk is 1/W times what it should be"
+
+
+def test_an_lse_that_is_a_partial_beside_a_right_out_is_not_said_of_both() -> None:
+    def plant(plain: Plain) -> dict[str, torch.Tensor]:
+        own = torch.block_diag(*[torch.ones(10, 10)] * 4).to(plain.mask)
+        return plain.results() | {"lse": plain.but(mask=plain.mask * own).results()["lse"]}
+
+    assert of_cases(plant, ("world_size=4",))["lse"].clauses[0].startswith("lse is the partial of the keys of")
