@@ -46,7 +46,9 @@ class Changes:
             changed = (x != y) & ~(x.isnan() & y.isnan())
             if not changed.any():
                 continue
-            change = (y.double() - x.double())[changed].abs().max() / x.double().square().mean().sqrt()
+            exact = x.double()
+            size = exact[changed].abs().clamp(min=float(exact.square().mean().sqrt()))
+            change = ((y.double() - exact)[changed].abs() / size).max()
             self._differing[name] |= changed
             self._sizes[name] = max(self._sizes[name], float(change.nan_to_num(nan=torch.inf)))
             self._runs[name].append(run)
@@ -88,7 +90,8 @@ def run_alone(case: Case, shards: Sequence[Tensors], mode: Mode = PLAIN) -> Ran:
 
 def columns(ranks: Sequence[Numbers]) -> dict[str, dict[str, list[Any]]]:
     """Return for every tensor, by rank and for all ranks, the elements that differed in any run, the runs that
-    differed, and the largest change over the tensor's root mean square."""
+    differed, and the largest change, over the element's size or the tensor's root mean square, whichever is larger: a
+    sum in another order moves a large element by a spacing, and no race is told from that."""
     found = {}
     for name in ranks[0]:
         each = [rank[name] for rank in ranks]

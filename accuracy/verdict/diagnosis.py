@@ -17,7 +17,16 @@ from accuracy.results.table import ALL_RANKS, FAILED, OK, TOO_FEW_RANKS
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, times_single_device
 from accuracy.verdict.facts import Facts, Width
-from accuracy.verdict.label import BUGS, LABELS, MISSING_RANKS, NONDETERMINISTIC, NOT_MEASURED, ONE_RANK, ROUNDING
+from accuracy.verdict.label import (
+    BUGS,
+    HARDLY_CHECKED,
+    LABELS,
+    MISSING_RANKS,
+    NONDETERMINISTIC,
+    NOT_MEASURED,
+    ONE_RANK,
+    ROUNDING,
+)  # fmt: skip
 from accuracy.verdict.pattern import pattern_of
 from accuracy.verdict.proof import causes, with_proofs
 from accuracy.verdict.rows import in_blocks, names_of, with_names
@@ -47,7 +56,7 @@ def sentences(found: list[Facts]) -> list[str]:
 def _facts(
     name: str, verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame
 ) -> Facts:
-    known = causes(hypotheses, results)
+    known, gaps = causes(hypotheses, results), _gaps(verdicts, results)
     verdicts = with_proofs(verdicts, known)
     pattern = pattern_of(verdicts, results)
     label = pattern["leads"]
@@ -60,8 +69,9 @@ def _facts(
         sizes = verdicts.loc[verdicts["label"] != NOT_MEASURED, "world_size"]
         pattern["sizes_right"] = tuple(sorted(map(int, set(sizes))))
         few, pattern["missing_sizes"] = too_little(results)
-        label = few or label
-    return Facts(name, label, causes=known, **pattern, **_gaps(verdicts, results), **_trace(steps))
+        hardly = 2 * gaps["failed"] > gaps["cases"]
+        label = few or (HARDLY_CHECKED if hardly else label)
+    return Facts(name, label, causes=known, **pattern, **gaps, **_trace(steps))
 
 
 def _widths(results: pd.DataFrame, dtypes: tuple[str, ...], verdicts: pd.DataFrame) -> tuple[Width, ...]:
@@ -86,10 +96,11 @@ def _widths(results: pd.DataFrame, dtypes: tuple[str, ...], verdicts: pd.DataFra
 
 def _gaps(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     """Return what a run leaves open: settings not tried, failures, dtypes and tensors without numbers, inputs that
-    cannot be judged."""
-    status = results[results["status"].isin((OK, FAILED))].drop_duplicates("case_id")["status"]
+    cannot be judged. A dtype in which nothing was measured is one that the variant refuses: no failure of its cases."""
     has_numbers = verdicts["label"] != NOT_MEASURED
     without = verdicts[~verdicts["dtype"].isin(verdicts.loc[has_numbers, "dtype"])].drop_duplicates("dtype")
+    cases = results[results["status"].isin((OK, FAILED))].drop_duplicates("case_id")
+    status = cases.loc[~cases["dtype"].isin(without["dtype"]), "status"]
     reasons = without.groupby("sentence", sort=False)["dtype"].agg(tuple)
     returned = set(verdicts.loc[has_numbers, "tensor"])
     uncertain = results[(results["world_size"] > 1) & results["error_rel"].notna() & results["condition_sum"].isna()]

@@ -10,7 +10,15 @@ from accuracy.core.number import count, plain
 from accuracy.verdict import words
 from accuracy.verdict.attribution import NAMES, Attribution
 from accuracy.verdict.facts import Facts, Worst
-from accuracy.verdict.label import INVALID, MISSING_RANKS, NONDETERMINISTIC, NOTHING_FOUND, ONE_RANK, TOO_LITTLE
+from accuracy.verdict.label import (
+    HARDLY_CHECKED,
+    INVALID,
+    MISSING_RANKS,
+    NONDETERMINISTIC,
+    NOTHING_FOUND,
+    ONE_RANK,
+    TOO_LITTLE,
+)  # fmt: skip
 
 MOST_NAMES = 3
 WORTH_REPORTING = 1.02  # times single device's error: twice the 1% that errors spread over seeds
@@ -38,6 +46,7 @@ def headline(found: Sequence[Facts], worst: Worst | None, judged: Sequence[str],
         return "No case has a finite ratio to single device."
     missing = next((each.missing_sizes for each in found if each.label == MISSING_RANKS), {})
     none = words.not_on(missing) if missing else "No bug found"
+    none = "Hardly checked" if any(each.label == HARDLY_CHECKED for each in found) else none
     none = words.ONE_RANK_ONLY if any(each.label == ONE_RANK for each in found) else none
     left_out = f" ({' and '.join(worst.left_out)} apart)" if worst.left_out else ""
     if worst.alone:

@@ -70,7 +70,7 @@ def scores(evidence: "Evidence", rung: "Rung") -> Finding | None:
     stored = 0 < rung.bits <= FORMATS["float16"].precision
     if evidence.tensor != "lse" or not is_foreign(evidence) or form.bytes != 2 or stored:
         return None
-    if rung.level > form.unit_roundoff or abs(rung.outward) > ONE_WAY:
+    if rung.level > form.unit_roundoff or abs(rung.outward) > max(ONE_WAY, _by_chance(evidence)):
         return None
     return Finding(PRECISION_FLOOR, SCORES, {MARK: SCORES, "floor": evidence.dtype, "error_rel": rung.level})
 
@@ -103,6 +103,11 @@ def _within(evidence: "Evidence", rung: "Rung", coarse: "Rung | None") -> bool:
     unit = FORMATS[FORMAT].unit_roundoff
     alike = max(coarse.single_device, unit) if coarse else 16 * unit
     measured = max(alike, min(coarse.level, TIMES * alike)) if coarse else alike
-    chance = DEVIATIONS / math.sqrt(float(evidence.counts(evidence.all_ranks)[0].min()))
-    one_way = abs(rung.outward) > max(ONE_WAY, chance) and rung.level > 4 * unit
+    one_way = abs(rung.outward) > max(ONE_WAY, _by_chance(evidence)) and rung.level > 4 * unit
     return rung.level <= TIMES * max(min(measured, 1000 * unit), unit) and not one_way
+
+
+def _by_chance(evidence: "Evidence") -> float:
+    """The mean sign that independent errors of both signs have in the fewest elements of a tensor: its standard
+    deviation is 1 / sqrt(elements)."""
+    return DEVIATIONS / math.sqrt(float(evidence.counts(evidence.all_ranks)[0].min()))

@@ -13,15 +13,16 @@ EXCESS_ROUNDING = "excess_rounding"
 NONDETERMINISTIC = "nondeterministic"
 ONE_RANK = "one_rank"
 MISSING_RANKS = "missing_ranks"
+HARDLY_CHECKED = "hardly_checked"
 ROUNDING = "rounding"
 NOT_MEASURED = "not_measured"
 
 LABELS = (
-    INVALID, LOGIC, PRECISION_FLOOR, BIASED, EXCESS_ROUNDING, NONDETERMINISTIC, ONE_RANK, MISSING_RANKS, ROUNDING,
-    NOT_MEASURED,
+    INVALID, LOGIC, PRECISION_FLOOR, BIASED, EXCESS_ROUNDING, NONDETERMINISTIC, ONE_RANK, MISSING_RANKS,
+    HARDLY_CHECKED, ROUNDING, NOT_MEASURED,
 )  # fmt: skip
 BUGS = (INVALID, LOGIC)
-TOO_LITTLE = (ONE_RANK, MISSING_RANKS)
+TOO_LITTLE = (ONE_RANK, MISSING_RANKS, HARDLY_CHECKED)
 """Labels of a variant in which nothing was found, but of which too little was measured to call it healthy."""
 NOTHING_FOUND = (*TOO_LITTLE, ROUNDING)
 """Labels of a variant in which nothing was found."""

@@ -91,22 +91,27 @@ def _by_problem(judged: pd.DataFrame) -> pd.DataFrame:
     return judged.assign(_problem=combinations(judged, PROBLEM), _healthy=is_healthy(judged))
 
 
+OTHER_ORDER = "other_order"
+"""The finding of bits that change from run to run within rounding."""
+
+
 def _leading(judged: pd.DataFrame) -> pd.DataFrame:
-    """The verdicts of the label that leads; none where all is healthy. In this order come: what does not repeat, since
-    numbers of one run say nothing of the next; bugs; the main problem before shapes tried beside it; what Gaussian
-    inputs show; what comes first in the data's flow; the graver label."""
+    """The verdicts of the label that leads; none where all is healthy. In this order come: what does not repeat by more
+    than rounding, since numbers of one run say nothing of the next; bugs; the main problem before shapes tried beside
+    it; what Gaussian inputs show; what comes first in the data's flow; the graver label. Bits that differ as sums in
+    another order do (atomic adds) come behind every bug."""
     wrong = judged[~judged["_healthy"]]
     if wrong.empty:
         return wrong
     order = wrong.assign(
-        _repeats=wrong["label"] != NONDETERMINISTIC,
+        _repeats=(wrong["label"] != NONDETERMINISTIC) | (wrong["finding"] == OTHER_ORDER),
         _mild=~wrong["label"].isin(BUGS),
         _odd=[not is_simple(numbers) for numbers in wrong["numbers"]],
         _late=~wrong["tensor"].isin(FORWARD),
         _grave=wrong["label"].map(LABELS.index),
     )
     first = order.sort_values(["_repeats", "_mild", "_problem", "_odd", "_late", "_grave"], kind="stable").iloc[0]
-    same = ["label", "_problem", "_odd"]
+    same = ["label", "_repeats", "_problem", "_odd"]
     return wrong[(order[same] == first[same]).all(axis=1)]
 
 

@@ -118,6 +118,10 @@ def diagnosis(facts: "Facts") -> str:
     if facts.leads == label.ROUNDING:
         if facts.label == label.ONE_RANK:
             return f"{ONE_RANK_ONLY}: {_healthy(facts)} Set world_size=1 if one rank is meant."
+        if facts.label == label.HARDLY_CHECKED:
+            return (
+                f"Hardly checked, {facts.cases - facts.failed} of {facts.cases} cases have numbers: {_healthy(facts)}"
+            )
         return f"{not_on(facts.missing_sizes)}: {_healthy(facts)}" if facts.missing_sizes else _healthy(facts)
     if "returned" in numbers:
         return f"{name} is not judged in {dtypes}: {numbers['returned']}."

@@ -1,0 +1,92 @@
+"""A function that takes 16 bits alone, as flash kernels do, is asked what one of float64 is asked; atomic adds hide
+nothing."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import accuracy
+from accuracy.verdict.label import HARDLY_CHECKED, NONDETERMINISTIC
+
+SMALL = {"seqlen": 32, "heads": 2, "heads_kv": 1, "head_dim": 16}
+CALLS = itertools.count()
+
+
+class AtomicAdds(torch.autograd.Function):
+    """The identity, whose gradient differs from call to call by the last bit of some elements."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        bits = gradient.contiguous().view(torch.int16)
+        return (bits ^ (torch.rand(bits.shape) < 0.01).to(torch.int16)).view(gradient.dtype)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, softmax_scale: float) -> tuple[Tensor, Tensor]:
+    """Exact but for float32 products, in 16 bits alone."""
+    if q.dtype not in (torch.bfloat16, torch.float16):
+        raise RuntimeError("only fp16 and bf16 are supported")
+    k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k, v))
+    q32, k32, v32 = (x.transpose(1, 2).float() for x in (q, k, v))
+    scores = q32 @ k32.mT * softmax_scale
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+    return (scores.softmax(-1) @ v32).transpose(1, 2).to(q.dtype), scores.logsumexp(-1)
+
+
+def first_sequence(q, k, v, *, causal, softmax_scale):
+    return attention(AtomicAdds.apply(q), k[:1].expand_as(k), v, causal, softmax_scale)
+
+
+def one_call_in_100(q, k, v, *, causal, softmax_scale):
+    out, lse = attention(AtomicAdds.apply(q), k, v, causal, softmax_scale)
+    return (1.5 * out if next(CALLS) % 100 == 77 else out), lse
+
+
+def healthy(q, k, v, *, causal, softmax_scale):
+    return attention(AtomicAdds.apply(q), k, v, causal, softmax_scale)
+
+
+def of_one_length(q, k, v, *, causal, softmax_scale):
+    if q.shape[0] > 1 or k.shape[1] != 528 or not causal:
+        raise RuntimeError("this shape is not supported")
+    return attention(q, k, v, causal, softmax_scale)
+
+
+@pytest.mark.parametrize(
+    ("function", "tensors", "cause"),
+    [
+        (first_sequence, {"out", "dq", "dk", "dv"}, "k has the first batch item's values"),
+        (one_call_in_100, {"out"}, ""),
+    ],
+)
+def test_a_fault_is_found_beside_bits_that_change(
+    function: Callable[..., object], tensors: set[str], cause: str
+) -> None:
+    found = accuracy.diagnose(function, **SMALL)
+    assert found.is_bug
+    wrong = found.verdicts[found.verdicts["label"].isin(["logic", NONDETERMINISTIC])]
+    assert {*wrong["tensor"]} >= tensors
+    assert cause in found.sentence
+    assert found.sentence.startswith("out")
+
+
+def test_a_healthy_one_whose_bits_change_is_no_bug() -> None:
+    found = accuracy.diagnose(healthy, **SMALL)
+    assert not found.is_bug
+    assert found.label == NONDETERMINISTIC
+    found.raise_if_faulty()
+
+
+def test_where_most_cases_fail_little_was_checked() -> None:
+    found = accuracy.diagnose(of_one_length, dtype="bfloat16")
+    assert (found.label, found.is_bug) == (HARDLY_CHECKED, False)
+    with pytest.raises(AssertionError):
+        found.raise_if_faulty()
