@@ -48,7 +48,7 @@ def _facts(
     name: str, verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame
 ) -> Facts:
     known = causes(hypotheses, results)
-    verdicts = with_proofs(verdicts, known)
+    verdicts = with_proofs(verdicts, known, results)
     pattern = pattern_of(verdicts, results)
     label = pattern["leads"]
     if label == NOT_MEASURED:

@@ -26,8 +26,8 @@ class Cause:
 
     families, alike: families and names of all hypotheses that predict the same; names, clauses: of those with the
     fewest fitted numbers, the first one's first; leaves, rival: what they and the best rival leave, in times the
-    expected rounding; tried: how many hypotheses; proving, refuting: where not all cases prove it, the settings of
-    those that do and of the others.
+    expected rounding; tried: how many hypotheses; cases: those that prove it; proving, refuting: where not all cases
+    prove it, the settings of those that do and of the others.
     """
 
     tensor: str
@@ -40,6 +40,7 @@ class Cause:
     dtype: str
     world_size: int
     case: str = ""
+    cases: frozenset[str] = frozenset()
     alike: frozenset[str] = frozenset()
     proving: str = ""
     refuting: str = ""
