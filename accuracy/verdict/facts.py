@@ -92,7 +92,8 @@ class Facts:
     # where
     dtypes: tuple[str, ...] = ()  # those that have it
     sound_dtypes: tuple[str, ...] = ()  # those in which these tensors merely round
-    only_dtypes: tuple[str, ...] = ()  # those measured on the inputs that show it, where others were not
+    only_dtypes: tuple[str, ...] = ()  # those measured under the condition that shows it, where others were not
+    run_dtypes: tuple[str, ...] = ()  # those measured under any
     floors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by format, dtypes of out and lse that show it
     world_sizes: tuple[int, ...] = ()  # those that have it
     ranks: tuple[int, ...] = ()  # the wrong ranks of the largest of them
@@ -126,6 +127,11 @@ class Facts:
     def size(self) -> int:
         """The largest number of ranks that has it."""
         return max(self.world_sizes, default=0)
+
+    @property
+    def is_run_in_some(self) -> bool:
+        """Whether what shows it was run in some of the dtypes only."""
+        return bool(self.only_dtypes) and self.only_dtypes != self.run_dtypes
 
     @property
     def lead(self) -> tuple[str, ...]:

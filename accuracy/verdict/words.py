@@ -146,10 +146,8 @@ def what(facts: "Facts") -> str:
     scope, dtypes = "at any precision", listed(facts.dtypes)
     if facts.sound_dtypes:
         scope = f"in {dtypes} and right in {listed(facts.sound_dtypes)}"
-    elif facts.only_dtypes and {*facts.only_dtypes} == {*facts.dtypes}:
-        scope = f"in {dtypes}, the only dtype{'s' * (len(facts.dtypes) > 1)} measured"
     elif facts.only_dtypes:
-        scope = f"in {dtypes}, measured in {listed(facts.only_dtypes)} only"
+        scope = f"in {dtypes}" + " (measured in no other dtype)" * (facts.dtypes == facts.run_dtypes)
     floors = [f"{floor} in {listed(names)}" for floor, names in facts.floors.items()]
     kind = next((kind for kind in ("poisoned", "unwaited", "nonfinite") if kind in facts.numbers), label.INVALID)
     verb = VERBS[kind if facts.leads == label.INVALID else facts.leads]
@@ -158,11 +156,13 @@ def what(facts: "Facts") -> str:
 
 def where(facts: "Facts") -> Iterator[str]:
     """With which problems, inputs and sizes, on which ranks, and how the error goes from rank to rank."""
-    if facts.settings:
-        groups = " and ".join(map(" or ".join, facts.settings))
-        yield f"only with {groups}" + (f" and in {facts.more_problems} more" if facts.more_problems else "")
-    if facts.inputs and "gaussian" not in facts.inputs:
-        yield f"on {listed(facts.inputs)} inputs only"
+    groups = " and ".join(map(" or ".join, facts.settings))
+    more = f" and in {facts.more_problems} more" if facts.more_problems else ""
+    special = f"on {listed(facts.inputs)} inputs only" if facts.inputs and "gaussian" not in facts.inputs else ""
+    if conditions := [each for each in (f"only with {groups}{more}" if groups else "", special) if each]:
+        named = {*facts.only_dtypes} <= {*facts.dtypes, *facts.sound_dtypes}
+        which = "no other dtype" if named else f"{listed(facts.only_dtypes)} only"
+        yield ", ".join(conditions) + f" (run in {which})" * facts.is_run_in_some
     if 0 < len(facts.ranks) < facts.size:
         yield _ranks(facts.ranks, facts.size)
     if facts.sizes_right:
