@@ -129,9 +129,13 @@ class Facts:
         return max(self.world_sizes, default=0)
 
     @property
-    def is_run_in_some(self) -> bool:
-        """Whether what shows it was run in some of the dtypes only."""
-        return bool(self.only_dtypes) and self.only_dtypes != self.run_dtypes
+    def run_in(self) -> str:
+        """The dtypes in which what shows it was run, where the run has others: `float32 only`, or `no other dtype` than
+        those that are wrong or right."""
+        if not self.only_dtypes or self.only_dtypes == self.run_dtypes:
+            return ""
+        named = {*self.only_dtypes} <= {*self.dtypes, *self.sound_dtypes}
+        return "no other dtype" if named else f"{words.listed(self.only_dtypes)} only"
 
     @property
     def lead(self) -> tuple[str, ...]:

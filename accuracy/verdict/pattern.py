@@ -269,8 +269,10 @@ def _alone(judged: pd.DataFrame, bad: "pd.Series[bool]", names: tuple[str, ...] 
 
 def _between(values: set[Any], right: set[Any]) -> bool:
     """Whether each value is a number with a smaller and a larger one among the right ones."""
-    numbers = [each for each in right if isinstance(each, Number)]
-    return all(isinstance(x, Number) and any(y < x for y in numbers) and any(y > x for y in numbers) for x in values)
+    numbers = [each for each in right if isinstance(each, (int, float))]
+    return all(
+        isinstance(x, (int, float)) and any(y < x for y in numbers) and any(y > x for y in numbers) for x in values
+    )
 
 
 def _covering(bad: pd.DataFrame, own: dict[str, set[Any]]) -> dict[str, set[Any]]:

@@ -147,7 +147,8 @@ def what(facts: "Facts") -> str:
     if facts.sound_dtypes:
         scope = f"in {dtypes} and right in {listed(facts.sound_dtypes)}"
     elif facts.only_dtypes:
-        scope = f"in {dtypes}" + " (measured in no other dtype)" * (facts.dtypes == facts.run_dtypes)
+        alone = f", the only dtype{'s' * (len(facts.dtypes) > 1)} measured"
+        scope = f"in {dtypes}" + alone * (facts.dtypes == facts.run_dtypes)
     floors = [f"{floor} in {listed(names)}" for floor, names in facts.floors.items()]
     kind = next((kind for kind in ("poisoned", "unwaited", "nonfinite") if kind in facts.numbers), label.INVALID)
     verb = VERBS[kind if facts.leads == label.INVALID else facts.leads]
@@ -160,9 +161,7 @@ def where(facts: "Facts") -> Iterator[str]:
     more = f" and in {facts.more_problems} more" if facts.more_problems else ""
     special = f"on {listed(facts.inputs)} inputs only" if facts.inputs and "gaussian" not in facts.inputs else ""
     if conditions := [each for each in (f"only with {groups}{more}" if groups else "", special) if each]:
-        named = {*facts.only_dtypes} <= {*facts.dtypes, *facts.sound_dtypes}
-        which = "no other dtype" if named else f"{listed(facts.only_dtypes)} only"
-        yield ", ".join(conditions) + f" (run in {which})" * facts.is_run_in_some
+        yield ", ".join(conditions) + (f" (run in {facts.run_in})" if facts.run_in else "")
     if 0 < len(facts.ranks) < facts.size:
         yield _ranks(facts.ranks, facts.size)
     if facts.sizes_right:

@@ -216,9 +216,8 @@ def test_a_size_without_a_number_is_no_healthy_one() -> None:
 
 def small(problem: str, dtypes: tuple[str, ...] = FINE, **settings: Any) -> pd.DataFrame:
     """A healthy problem beside the main one."""
-    return healthy((1,), dtypes, seeds=1).assign(
-        case_id=[f"{problem} {dtype}" for dtype in healthy((1,), dtypes, seeds=1)["dtype"]], **settings
-    )
+    table = healthy((1,), dtypes, seeds=1)
+    return table.assign(case_id=problem + " " + table["dtype"], **settings)
 
 
 def among(*more: pd.DataFrame, wrong: dict[str, Any], main: pd.DataFrame | None = None) -> Facts:
@@ -237,7 +236,7 @@ def test_a_dtype_is_called_right_or_the_only_one_where_it_was_measured_under_the
     assert "in float32 and right in float64, only with batch=2 (run in no other dtype)" in found.sentence
     for dtypes, alone in ((("float32",), True), (("bfloat16", "float16"), True), (("float16", "float32"), False)):
         found = among(main=healthy((1,), dtypes), wrong={})
-        assert ("measured in no other dtype" in found.sentence) == alone, found.sentence
+        assert (", the only dtype" in found.sentence) == alone, found.sentence
         assert ("at any precision" in found.sentence) != alone
     more = pd.DataFrame(rows("out", ("bfloat16",), 1, inputs="peaked"))
     found = among(more, wrong={"inputs": "peaked"})
