@@ -79,7 +79,7 @@ reference_rms | tensor's | root mean square of the reference
 condition_softmax | ratio | condition number of the softmax, root mean square over rows; null: not asked for
 condition_sum | ratio | condition number of the tensor's sums, all errors of one sign; null: not asked for
 condition_rounding | ratio | as condition_sum, errors independent; null: not asked for
-repeats_size | ratio | largest change in a run again, over the larger of its element and the tensor's rms; null: not asked for
+repeats_size | ratio | largest change in a run again, over its element or the rms, the larger; null: not asked for
 
 loss_max | tensor's | largest absolute loss; loss = variant - reference of the inputs before 8 bits; null: no 8 bits
 loss_mean | tensor's | mean absolute loss

@@ -57,7 +57,7 @@ def _facts(
     name: str, verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame
 ) -> Facts:
     known, gaps = causes(hypotheses, results), _gaps(verdicts, results)
-    verdicts = with_proofs(verdicts, known)
+    verdicts = with_proofs(verdicts, known, results)
     pattern = pattern_of(verdicts, results)
     label = pattern["leads"]
     if label == NOT_MEASURED:

@@ -26,8 +26,8 @@ class Cause:
 
     families, alike: families and names of all hypotheses that predict the same; names, clauses: of those with the
     fewest fitted numbers, the first one's first; leaves, rival: what they and the best rival leave, in times the
-    expected rounding; tried: how many hypotheses; proving, refuting: where not all cases prove it, the settings of
-    those that do and of the others.
+    expected rounding; tried: how many hypotheses; cases: those that prove it; proving, refuting: where not all cases
+    prove it, the settings of those that do and of the others.
     """
 
     tensor: str
@@ -40,6 +40,7 @@ class Cause:
     dtype: str
     world_size: int
     case: str = ""
+    cases: frozenset[str] = frozenset()
     alike: frozenset[str] = frozenset()
     proving: str = ""
     refuting: str = ""
@@ -91,7 +92,8 @@ class Facts:
     # where
     dtypes: tuple[str, ...] = ()  # those that have it
     sound_dtypes: tuple[str, ...] = ()  # those in which these tensors merely round
-    only_dtypes: tuple[str, ...] = ()  # those measured on the inputs that show it, where others were not
+    only_dtypes: tuple[str, ...] = ()  # those measured under the condition that shows it, where others were not
+    run_dtypes: tuple[str, ...] = ()  # those measured under any
     floors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by format, dtypes of out and lse that show it
     world_sizes: tuple[int, ...] = ()  # those that have it
     ranks: tuple[int, ...] = ()  # the wrong ranks of the largest of them
@@ -125,6 +127,15 @@ class Facts:
     def size(self) -> int:
         """The largest number of ranks that has it."""
         return max(self.world_sizes, default=0)
+
+    @property
+    def run_in(self) -> str:
+        """The dtypes in which what shows it was run, where the run has others: `float32 only`, or `no other dtype` than
+        those that are wrong or right."""
+        if not self.only_dtypes or self.only_dtypes == self.run_dtypes:
+            return ""
+        named = {*self.only_dtypes} <= {*self.dtypes, *self.sound_dtypes}
+        return "no other dtype" if named else f"{words.listed(self.only_dtypes)} only"
 
     @property
     def lead(self) -> tuple[str, ...]:

@@ -52,27 +52,32 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     if leads == NOT_MEASURED:
         return found
     dtypes, size = _by_precision(wrong["dtype"]), int(wrong["world_size"].max())
-    rows = _numbers(results, wrong.iloc[0])
+    every = _numbers(results, wrong.iloc[0])
+    rows = every[~every["inputs"].isin(list(PROBES))]
     found |= {"dtypes": dtypes, "world_sizes": _integers(wrong["world_size"])}
     if leads == ROUNDING:  # no mark of a fault is looked for
         return found | {"growth": _growth(rows, ALL_TENSORS, dtypes[0])}
     here = judged[judged["_problem"] == wrong["_problem"].iloc[0]]
     shown = _shown(rows, wrong)
-    measured = _by_precision(here["dtype"])
-    tried = _by_precision(rows["dtype"][rows["inputs"].isin(shown)]) or measured
+    there = here[here["world_size"].isin(wrong["world_size"])]
+    at_sizes = every[every["world_size"].isin(wrong["world_size"])]
+    tried = _by_precision(at_sizes["dtype"][at_sizes["inputs"].isin(_asked(wrong, shown))])
+    tried = tried or _by_precision(there["dtype"])
+    run = _by_precision(judged["dtype"])
     off = _profile(rows, tensors[0], dtypes[-1], size, shown)
     forward = wrong[wrong["tensor"].isin({*FORWARD} & {*tensors} or tensors)]
     floor_of = [
         (dtype, numbers.get("floor")) for dtype, numbers in zip(forward["dtype"], forward["numbers"], strict=True)
     ]
-    of_tensors = here[here["tensor"].isin(tensors) & here["dtype"].isin(tried)]
+    of_tensors = there[there["tensor"].isin(tensors) & there["dtype"].isin(tried)]
     bugs, every_bug = (each[each["label"].isin(BUGS)] for each in (here, verdicts))
     others_here, floors = _tensors_but(bugs, *tensors), (here["label"] == PRECISION_FLOOR) & ~here["_healthy"]
-    return found | _conditions(judged, wrong) | {
+    return found | _conditions(judged, wrong, _measured_on(results, judged, shown)) | {
         "others": _tensors_but(every_bug, *tensors) if leads == NONDETERMINISTIC else others_here,
         "coarser": _tensors_but(here[floors], *tensors, *others_here) if len(bugs) else (),
         "sound_dtypes": _by_precision({*of_tensors["dtype"]} - {*of_tensors.loc[~of_tensors["_healthy"], "dtype"]}),
-        "only_dtypes": tried if tried != measured or len(tried) == 1 else (),
+        "only_dtypes": tried if tried != run or all(DTYPES[name].bytes == 2 for name in run) or len(run) == 1 else (),
+        "run_dtypes": run,
         "floors": {floor: _by_precision(dtype for dtype, x in floor_of if x == floor)
                    for floor in _by_precision(x for _, x in floor_of if x)},
         "inputs": shown,
@@ -116,8 +121,8 @@ def _leading(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def _numbers(results: pd.DataFrame, problem: pd.Series) -> pd.DataFrame:
-    """The rows with numbers of one problem, but for inputs whose answer is known."""
-    chosen = results["tensor"].notna() & results["error_rel"].notna() & ~results["inputs"].isin(list(PROBES))
+    """The rows with numbers of one problem."""
+    chosen = results["tensor"].notna() & results["error_rel"].notna()
     for name in PROBLEM:
         chosen &= results[name].isna() if pd.isna(problem[name]) else results[name] == problem[name]
     rows = results.loc[chosen, ["tensor", "dtype", "world_size", "rank", "inputs", *METRICS]]
@@ -147,6 +152,22 @@ def _shown(rows: pd.DataFrame, wrong: pd.DataFrame) -> tuple[str, ...]:
     if (wrong["label"] == INVALID).any() and not any("unwaited" in numbers for numbers in wrong["numbers"]):
         named |= {*rows.loc[rows["nonfinite"] > 0, "inputs"]}
     return tuple(sorted(named))
+
+
+def _asked(wrong: pd.DataFrame, shown: tuple[str, ...]) -> set[str]:
+    """The distributions that show what is wrong, or those with a known answer that show it."""
+    probes = {kind for kind in wrong["finding"] if kind in PROBES}
+    return {*shown} or probes | ({"zero_query", "index_value"} if (wrong["finding"] == "keys").any() else set())
+
+
+def _measured_on(results: pd.DataFrame, judged: pd.DataFrame, shown: tuple[str, ...]) -> "pd.Series[bool]":
+    """Which verdicts are of problems that were measured on inputs which show what is wrong; all, where Gaussian ones
+    do, or none is named."""
+    if not shown or INDEPENDENT in shown:
+        return pd.Series(True, judged.index)
+    asked = results[results["inputs"].isin(shown) & results["error_rel"].notna()]
+    numbers = combinations(pd.concat([judged[list(PROBLEM)], asked[list(PROBLEM)]]), PROBLEM)
+    return pd.Series(np.isin(numbers[: len(judged)], numbers[len(judged) :]), judged.index)
 
 
 def _profile(rows: pd.DataFrame, tensor: str, dtype: str, size: int, inputs: tuple[str, ...]) -> pd.Series:
@@ -186,20 +207,33 @@ def _gain(wrong: pd.DataFrame) -> float | None:
     return float(certain[-1]) if certain else None
 
 
-def _conditions(judged: pd.DataFrame, wrong: pd.DataFrame) -> dict[str, Any]:
+def _conditions(judged: pd.DataFrame, wrong: pd.DataFrame, asked: "pd.Series[bool]") -> dict[str, Any]:
     """Where the main problem is wrong, the numbers of ranks that are wrong and right in it and in problems like it;
     where it is right, the settings that all wrong problems and no right one have. Where nothing tells them apart, the
-    settings are those of one wrong problem, beside the number of the others."""
+    settings are those of one wrong problem, beside the number of the others; where no problem is right, there are none.
+
+    Right is a problem that was measured as the wrong ones were, asked: on inputs that show it, in a dtype and on a
+    number of ranks that are wrong, and in which each of the wrong tensors is healthy there.
+    """
     bugs = judged[judged["label"] == wrong["label"].iloc[0]]
     bad = judged["_problem"].isin(bugs["_problem"])
+    of_tensors = judged["tensor"].isin(wrong["tensor"])
     if bad.iloc[0]:
         bugs = bugs[bugs["tensor"].isin(wrong["tensor"])]
-        same = judged["_problem"].isin(bugs["_problem"]) & judged["tensor"].isin(wrong["tensor"]) & judged["_healthy"]
+        same = judged["_problem"].isin(bugs["_problem"]) & of_tensors & judged["dtype"].isin(bugs["dtype"])
         wrong_sizes = {*bugs["world_size"]}
-        right_sizes = {*judged.loc[same, "world_size"]} - wrong_sizes
+        right_sizes = {*judged.loc[same & judged["_healthy"], "world_size"]} - wrong_sizes
         return {"sizes_wrong": _integers(wrong_sizes), "sizes_right": _integers(right_sizes)}
     if sizes := _sizes_alone(judged, bugs, bad):
         return {"settings": (tuple(f"world_size={size}" for size in sizes),)}
+    alike = asked & of_tensors & judged["dtype"].isin(bugs["dtype"]) & judged["world_size"].isin(bugs["world_size"])
+    ill = judged["_problem"].isin(judged.loc[of_tensors & ~judged["_healthy"], "_problem"])
+    right = judged["_problem"].isin(judged.loc[alike, "_problem"]) & ~ill & ~bad
+    judged, bad = judged[bad | right], bad[bad | right]
+    if bad.all():
+        return {}
+    if (judged["world_size"] == 1).all():  # one rank pads nothing
+        judged = judged.assign(mask=judged["mask"].str.replace(",padding=end", ""))
     masks = judged["mask"].isin(judged.loc[bad, "mask"])
     found = _alone(judged, bad)
     if not found and not masks.all() and (found := _alone(judged[masks], bad[masks])):
@@ -224,12 +258,26 @@ def _sizes_alone(judged: pd.DataFrame, bugs: pd.DataFrame, bad: "pd.Series[bool]
 
 def _alone(judged: pd.DataFrame, bad: "pd.Series[bool]", names: tuple[str, ...] = PROBLEM) -> Settings:
     """Settings that all wrong problems and no right one have, a group of alternatives each; else one group, of which
-    each wrong problem has a setting."""
-    own = {name: {*judged.loc[bad, name]} - {*judged.loc[~bad, name]} for name in names}
-    every = {name: values for name, values in own.items() if values == {*judged.loc[bad, name]}}
-    every = {name: values for name, values in every.items() if name not in ("softmax_scale", "seqlen_q")}
-    groups = [_named(name, values) for name, values in (every or _covering(judged[bad], own)).items()]
-    return tuple(groups) if every or not groups else (tuple(each for group in groups for each in group),)
+    each wrong problem has a setting. A number between those of right problems is a mark of the grid: it is named only
+    where nothing else tells wrong problems from right ones."""
+    right = {name: {*judged.loc[~bad, name]} for name in names}
+    own = {name: {*judged.loc[bad, name]} - right[name] for name in names}
+    marks = {name: values for name, values in own.items() if not _between(values, right[name])}
+    for chosen in (marks, own):
+        every = {name: values for name, values in chosen.items() if values == {*judged.loc[bad, name]}}
+        every = {name: values for name, values in every.items() if name not in ("softmax_scale", "seqlen_q")}
+        groups = [_named(name, values) for name, values in (every or _covering(judged[bad], chosen)).items()]
+        if groups:
+            return tuple(groups) if every else (tuple(each for group in groups for each in group),)
+    return ()
+
+
+def _between(values: set[Any], right: set[Any]) -> bool:
+    """Whether each value is a number with a smaller and a larger one among the right ones."""
+    numbers = [each for each in right if isinstance(each, (int, float))]
+    return all(
+        isinstance(x, (int, float)) and any(y < x for y in numbers) and any(y > x for y in numbers) for x in values
+    )
 
 
 def _covering(bad: pd.DataFrame, own: dict[str, set[Any]]) -> dict[str, set[Any]]:

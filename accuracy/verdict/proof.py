@@ -66,14 +66,14 @@ def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
     named = [(name, clause) for name, clause in zip(best.names, best.clauses, strict=True) if votes[name] == most]
     first = {name: max(often[clause] for other, clause in named if other == name) for name, _ in named}
     names, clauses = zip(*(each for each in named if often[each[1]] == first[each[0]]), strict=True)
-    proving, refuting = _where(best, {*names}, cases, rows)
-    return replace(best, names=names, clauses=clauses, proving=proving, refuting=refuting)
+    proving = frozenset(each.case for each in proven if each.alike & {*names})
+    where, elsewhere = _where(best, proving, cases, rows)
+    return replace(best, names=names, clauses=clauses, cases=proving, proving=where, refuting=elsewhere)
 
 
-def _where(best: Cause, names: set[str], cases: list[Cause], rows: pd.DataFrame) -> tuple[str, str]:
+def _where(best: Cause, proven: frozenset[str], cases: list[Cause], rows: pd.DataFrame) -> tuple[str, str]:
     """Which cases prove a cause, and which have an error that it does not make; empty where all prove it. Cases on
     which fewer than half as many hypotheses were tried, as on large problems, tell nothing."""
-    proven = {each.case for each in cases if each.proven and names & each.alike}
     about = rows.drop_duplicates("case_id").set_index("case_id")
     padded = {*about.index[about["mask"].str.contains("padding") & (about["world_size"] > 1)]}  # of no rank: not asked
     asked = [each for each in cases if 2 * each.tried >= best.tried and (each.proven or each.leaves >= RULED_OUT)]
@@ -109,11 +109,12 @@ def _of_case(tensor: str, rows: pd.DataFrame) -> Cause:
     )
 
 
-def with_proofs(verdicts: pd.DataFrame, known: dict[str, Cause]) -> pd.DataFrame:
+def with_proofs(verdicts: pd.DataFrame, known: dict[str, Cause], results: pd.DataFrame) -> pd.DataFrame:
     """One variant's verdicts with the labels that proven causes ask for.
 
-    Where something else than a cast is proven to make an error, it is no rounding, however large or small it is. A
-    gradient that is right for the returned out and lse is as bad as these.
+    Where something else than a cast is proven to make an error, it is no rounding, however large or small it is; but a
+    fact that is no fault, as float32 inside, stays one in problems whose cases do not prove it. A gradient that is
+    right for the returned out and lse is as bad as these.
     """
     proven = {name: each for name, each in known.items() if each.proven}
     verdicts = _as_casts(verdicts, {name: each for name, each in proven.items() if each.is_cast})
@@ -121,8 +122,23 @@ def with_proofs(verdicts: pd.DataFrame, known: dict[str, Cause]) -> pd.DataFrame
     following |= {"delta"} if following else set()
     made = {(name, each.dtype) for name, each in proven.items() if not each.is_cast and name not in following}
     wrong = pd.Series([key in made for key in zip(verdicts["tensor"], verdicts["dtype"], strict=True)], verdicts.index)
+    wrong &= ~is_healthy(verdicts) | _proven_here(verdicts, proven, results)
     verdicts = verdicts.assign(label=verdicts["label"].mask(verdicts["label"].isin(DOUBTFUL) & wrong, LOGIC))
     return _as_the_forward(verdicts, following) if following else verdicts
+
+
+def _proven_here(verdicts: pd.DataFrame, proven: dict[str, Cause], results: pd.DataFrame) -> "pd.Series[bool]":
+    """Which verdicts are of a tensor, a problem, a dtype and a number of ranks of which a case proves a cause."""
+    cases = results.drop_duplicates("case_id")
+    of_case = dict(zip(cases["case_id"], _cells(cases), strict=True))
+    cells = {(name, of_case[case]) for name, each in proven.items() for case in each.cases}
+    found = [cell in cells for cell in zip(verdicts["tensor"], _cells(verdicts), strict=True)]
+    return pd.Series(found, verdicts.index, dtype=bool)
+
+
+def _cells(table: pd.DataFrame) -> list[tuple[object, ...]]:
+    columns = table[list(CASE)].astype(object)
+    return list(columns.where(columns.notna(), None).itertuples(index=False, name=None))
 
 
 def _as_casts(verdicts: pd.DataFrame, casts: dict[str, Cause]) -> pd.DataFrame:

@@ -150,10 +150,9 @@ def what(facts: "Facts") -> str:
     scope, dtypes = "at any precision", listed(facts.dtypes)
     if facts.sound_dtypes:
         scope = f"in {dtypes} and right in {listed(facts.sound_dtypes)}"
-    elif facts.only_dtypes and {*facts.only_dtypes} == {*facts.dtypes}:
-        scope = f"in {dtypes}, the only dtype{'s' * (len(facts.dtypes) > 1)} measured"
     elif facts.only_dtypes:
-        scope = f"in {dtypes}, measured in {listed(facts.only_dtypes)} only"
+        alone = f", the only dtype{'s' * (len(facts.dtypes) > 1)} measured"
+        scope = f"in {dtypes}" + alone * (facts.dtypes == facts.run_dtypes)
     floors = [f"{floor} in {listed(names)}" for floor, names in facts.floors.items()]
     kind = next((kind for kind in ("poisoned", "unwaited", "nonfinite") if kind in facts.numbers), label.INVALID)
     verb = VERBS[kind if facts.leads == label.INVALID else facts.leads]
@@ -162,11 +161,11 @@ def what(facts: "Facts") -> str:
 
 def where(facts: "Facts") -> Iterator[str]:
     """With which problems, inputs and sizes, on which ranks, and how the error goes from rank to rank."""
-    if facts.settings:
-        groups = " and ".join(map(" or ".join, facts.settings))
-        yield f"only with {groups}" + (f" and in {facts.more_problems} more" if facts.more_problems else "")
-    if facts.inputs and "gaussian" not in facts.inputs:
-        yield f"on {listed(facts.inputs)} inputs only"
+    groups = " and ".join(map(" or ".join, facts.settings))
+    more = f" and in {facts.more_problems} more" if facts.more_problems else ""
+    special = f"on {listed(facts.inputs)} inputs only" if facts.inputs and "gaussian" not in facts.inputs else ""
+    if conditions := [each for each in (f"only with {groups}{more}" if groups else "", special) if each]:
+        yield ", ".join(conditions) + (f" (run in {facts.run_in})" if facts.run_in else "")
     if 0 < len(facts.ranks) < facts.size:
         yield _ranks(facts.ranks, facts.size)
     if facts.sizes_right:
@@ -217,7 +216,8 @@ def _consequences(facts: "Facts") -> Iterator[str]:
     wrong = [x for x in rest if x not in coarse]
     proven = {name: each for name, each in facts.causes.items() if each.proven}
     casts = "; ".join(dict.fromkeys(proven[x].text for x in facts.coarser if x in proven and proven[x].is_cast))
-    stops = f"stops getting better at a coarser dtype{f' ({casts})' if casts else ''}"
+    as_far = "is as far off as a coarser dtype's rounding"
+    stops = f"stops getting better at a coarser dtype ({casts})" if casts else as_far
     verbs = {"follows from that": facts.following, "is coarse too": coarse, "is wrong too": wrong, stops: facts.coarser}
     yield from _each_do(verbs)
     yield from [proven[x].text for x in rest if x in proven][:1]

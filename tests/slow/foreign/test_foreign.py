@@ -13,7 +13,15 @@ from accuracy.results.table import TENSORS
 from accuracy.verdict import inside
 from accuracy.verdict.label import BUGS, PRECISION_FLOOR, ROUNDING
 from accuracy.verdict.verdict import verdicts
-from tests.slow.foreign.functions import FAULTY, HEALTHY, RUN_TO_RUN, eager, eager_out, forward_only
+from tests.slow.foreign.functions import (
+    FAULTY,
+    HEALTHY,
+    RUN_TO_RUN,
+    eager,
+    eager_out,
+    forward_only,
+    softmax_in_float32,
+)  # fmt: skip
 from tests.unit.fault import rates
 
 SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16, "device": "cpu"}
@@ -85,14 +93,16 @@ def test_lse_may_come_in_any_dtype_and_is_held_to_that() -> None:
 
 
 def test_a_dtype_that_a_function_refuses_is_named_and_the_others_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peaked inputs are run in bfloat16 and float32 only: no finer dtype shows that rounded scores merely round."""
+
     def short(q: Any, k: Any, v: Any, **how: Any) -> Any:
         if q.element_size() != 2:
             raise RuntimeError("only 16 bits")
-        return eager_out(q, k, v, **how)
+        return softmax_in_float32(q, k, v, **how)
 
     monkeypatch.setattr(resolve, "MOST_PAIRS_AGAIN", FEW_PAIRS)
-    found = accuracy.diagnose(short, world_size=1, **SMALL)
-    assert found.label == ROUNDING
+    found = accuracy.diagnose(short, layout="bhsd", world_size=1, **SMALL)
+    assert found.label == ROUNDING, found.sentence
     assert any(each.startswith("Not measured in float32, float64: RuntimeError: only 16") for each in found.evidence)
 
 

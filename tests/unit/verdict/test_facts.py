@@ -81,6 +81,9 @@ def test_a_cast_beside_a_bug_and_gradients_that_are_as_coarse_as_out_are_not_cal
     cast = explained("out", "cast of scores", cause="the scores are cast to float16")
     found = facts_of(bend(table, {"tensor": "dq"}, error_rel=0.3), [cast])
     assert (found.label, found.lead, found.coarser) == ("logic", ("dq",), ("out",))
+    assert "out stops getting better at a coarser dtype (the scores are cast to float16)." in found.sentence
+    found = facts_of(bend(table, {"tensor": "dq"}, error_rel=0.3))
+    assert "out is as far off as a coarser dtype's rounding." in found.sentence
     found = facts_of(bend(table, {"tensor": "dq", "dtype": FINE}, error_rel=1.2e-4))
     assert (found.label, found.lead, found.consequences) == ("precision_floor", ("out",), ("dq",))
 
@@ -213,3 +216,60 @@ def test_a_size_without_a_number_is_no_healthy_one() -> None:
     alone, odd = without((2,), UNSUPPORTED, ALONE), without((3,), UNSUPPORTED, "problem.seqlen=32 does not divide")
     one_device = pd.concat([alone[alone["world_size"] < 3], odd[odd["world_size"] == 3]])
     assert too_little(one_device) == (None, {})  # its length need not divide
+
+
+def small(problem: str, dtypes: tuple[str, ...] = FINE, **settings: Any) -> pd.DataFrame:
+    """A healthy problem beside the main one."""
+    table = healthy((1,), dtypes, seeds=1)
+    return table.assign(case_id=problem + " " + table["dtype"], **settings)
+
+
+def among(*more: pd.DataFrame, wrong: dict[str, Any], main: pd.DataFrame | None = None) -> Facts:
+    """The facts of a main problem and others, in which out is wrong where these settings hold."""
+    table = pd.concat([healthy((1,)) if main is None else main, *more], ignore_index=True)
+    return facts_of(bend(table, wrong | {"tensor": "out"}, error_rel=0.9))
+
+
+def test_a_dtype_is_called_right_or_the_only_one_where_it_was_measured_under_the_condition() -> None:
+    """Batches were run in float32 and float64 only; a run in one dtype, or in 16 bits alone, says so."""
+    batch = small("two", batch=2)
+    found = among(batch, wrong={"batch": 2})
+    assert (found.sound_dtypes, found.only_dtypes) == ((), FINE)
+    assert "in float32 and float64, only with batch=2 (run in no other dtype)" in found.sentence
+    found = among(batch, wrong={"batch": 2, "dtype": "float32"})
+    assert "in float32 and right in float64, only with batch=2 (run in no other dtype)" in found.sentence
+    for dtypes, alone in ((("float32",), True), (("bfloat16", "float16"), True), (("float16", "float32"), False)):
+        found = among(main=healthy((1,), dtypes), wrong={})
+        assert (", the only dtype" in found.sentence) == alone, found.sentence
+        assert ("at any precision" in found.sentence) != alone
+    more = pd.DataFrame(rows("out", ("bfloat16",), 1, inputs="peaked"))
+    found = among(more, wrong={"inputs": "peaked"})
+    assert "is wrong in bfloat16, on peaked inputs only (run in no other dtype)" in found.sentence
+    four = [healthy((1,)), healthy((4,), ("float32",)).assign(case_id="four")]
+    found = facts_of(bend(pd.concat(four, ignore_index=True), {"tensor": "out", "world_size": 4}, error_rel=0.9))
+    assert (found.sound_dtypes, found.sizes_right) == ((), (1,))
+
+
+def test_a_number_between_those_of_right_problems_is_no_condition() -> None:
+    """The grid's length of windows and softcaps, and its heads of batches, are named where nothing else tells."""
+    lengths = [small(f"{length}", seqlen=length) for length in (40, 60)]
+    window, capped = small("window", seqlen=48, mask="causal,window=10"), small("cap", seqlen=48, softcap=2.0)
+    assert among(*lengths, window, wrong={"seqlen": 48}).settings == (("mask=causal,window=10",),)
+    both = among(*lengths, window, capped, wrong={"seqlen": 48})
+    assert both.settings == (("mask=causal,window=10", "softcap=2.0"),)
+    plain = small("48", seqlen=48)
+    assert among(*lengths, plain, wrong={"seqlen": 48}).settings == (("seqlen=48",),)
+    padded = small("43", seqlen=43, mask="causal,padding=end")
+    assert among(*lengths, padded, wrong={"seqlen": 43}).settings == (("seqlen=43",),)
+    heads = [small(f"h{number}", heads=number) for number in (2, 12)]
+    assert among(*heads, small("two", batch=2, heads=8), wrong={"batch": 2}).settings == (("batch=2",),)
+
+
+def test_a_problem_that_is_ill_otherwise_or_was_measured_otherwise_is_no_right_neighbour() -> None:
+    """Without a right neighbour no condition is named."""
+    short = small("short", ("float32",), seqlen=8)
+    ill = bend(healthy((1,)), {"tensor": "out", "dtype": "float32"}, error_rel=3e-7, x_single_device=6.0)
+    found = among(short, main=ill, wrong={"seqlen": 8})
+    assert (found.label, found.settings) == ("logic", ())
+    assert among(short, main=healthy((1,), ("bfloat16",)), wrong={"seqlen": 8}).settings == ()
+    assert among(short, wrong={"seqlen": 8}).settings == (("seqlen=8",),)

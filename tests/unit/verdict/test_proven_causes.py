@@ -116,3 +116,16 @@ def test_an_lse_that_is_a_partial_beside_a_right_out_is_not_said_of_both() -> No
         return plain.results() | {"lse": plain.but(mask=plain.mask * own).results()["lse"]}
 
     assert of_cases(plant, ("world_size=4",))["lse"].clauses[0].startswith("lse is the partial of the keys of")
+
+
+def test_a_cause_makes_no_bug_of_a_fact_in_a_problem_that_does_not_prove_it() -> None:
+    """Float32 inside is a fact of the main problem; of the one with a batch, whose case proves a cause, it is none."""
+    fine = ("float32", "float64")
+    main = bend(healthy((1,), fine).assign(options="fn=mine.py:attend"), {"dtype": "float64"}, error_rel=2e-7)
+    batch = main[main["seed"] == 0].assign(batch=2)
+    batch["case_id"] = "two " + batch["dtype"]
+    cause = explained("out", "the idea", case_id="two float64")
+    table = pd.concat([main, batch], ignore_index=True)
+    wrong = facts_of(bend(table, {"tensor": "out", "batch": 2}, error_rel=0.5), [cause])
+    assert (wrong.label, wrong.settings, wrong.sound_dtypes) == ("logic", (("batch=2",),), ())
+    assert (facts_of(table).label, facts_of(table, [cause]).settings) == ("rounding", (("batch=2",),))

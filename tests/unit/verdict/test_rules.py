@@ -199,3 +199,16 @@ def test_what_a_tensor_inherits_is_no_excess_of_its_own() -> None:
         assert of_floors(*case, **more) == expected, (case, more)
     files = sorted((PACKAGE / "kernel").glob("*.py"))
     assert tuple(path.stem for path in files if "return gradients_by_autograd(" in path.read_text()) == BY_AUTOGRAD
+
+
+def test_scores_rounded_to_16_bits_are_no_bug_of_a_user_s_function_and_more_is() -> None:
+    """On peaked inputs, of condition 27, once is 0.41 u times that, above the band; this package's kernels keep scores
+    in float32, and Gaussian inputs excuse nothing."""
+
+    def of_scores(times: float, options: str = "fn=mine.py:attend", inputs: str = "peaked") -> str:
+        error = times * LEVEL * 2.0**-8 * 27
+        peaked = rows("out", ("bfloat16",), inputs=inputs, error_rel=error, condition_softmax=27.0, options=options)
+        return label(pd.DataFrame(peaked), "out", "bfloat16")
+
+    assert [of_scores(times) for times in (1.0, 3.9, 4.1)] == ["rounding", "rounding", "logic"]
+    assert (of_scores(3.9, options=""), of_scores(3.9, inputs="gaussian")) == ("logic", "logic")
