@@ -4,6 +4,7 @@ accuracy.assert_close(my_attention, q, k, v, dout=dout, causal=True)
 accuracy.assert_close(out, q, k, v, causal=True, lse=lse, dout=dout, dq=q.grad, dk=k.grad, dv=v.grad)
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from accuracy.api.bounds import HOW, Attention, Exact, check_tensors, exact
+from accuracy.api.tf32 import DRIFT, in_tf32
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
 from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError, entry, unknown
@@ -18,6 +20,7 @@ from accuracy.runtime.arguments import NAMES, parameters, takes_any_word
 
 FORWARD, GRADIENTS = ("out", "lse"), ("dq", "dk", "dv")
 PLACES = {"bshd": ("batch", "token", "head", "dim"), "bhsd": ("batch", "head", "token", "dim")}
+ARITHMETIC = ("float32", "tf32")
 SOURCE = {
     "loosest": "rounding alone where scores, weights, lse and partial results are stored in {dtype}",
     "kernel": "rounding alone of a kernel that computes in float32 and rounds weights to {dtype}",
@@ -28,7 +31,8 @@ SOURCE = {
 def assert_close(
     actual: Tensor | Sequence[Tensor] | Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, *,
     dout: Tensor | None = None, lse: Tensor | None = None, dq: Tensor | None = None, dk: Tensor | None = None,
-    dv: Tensor | None = None, layout: str = "bshd", policy: str = "loosest", pieces: int = 1, **how: Any,
+    dv: Tensor | None = None, layout: str = "bshd", policy: str = "loosest", arithmetic: str | None = None,
+    pieces: int = 1, **how: Any,
 ) -> dict[str, float]:  # fmt: skip
     """Compare attention with float64 on the same rounded inputs; the limits are those of rounding, for these inputs.
 
@@ -37,8 +41,10 @@ def assert_close(
     from autograd where dout is given. q, dout and out: (B, Sq, H, D), k, v: (B, S, Hk, D), all of one dtype; with
     layout="bhsd" (B, H, S, D). lse: (B, H, Sq), natural log, any dtype. dq, dk, dv: gradients of (out * dout).sum().
     policy: `loosest`, what anybody's function may do and still be called rounding, or `kernel`, a fused kernel's
-    roundings. pieces: ranks or chunks whose partial results are merged. how: causal=False, softmax_scale=D**-0.5,
-    window, documents, softcap, sinks, as in `accuracy.bounds`.
+    roundings. arithmetic: of float32's products. A function that computes them in TF32, as tensor cores do, passes with
+    a UserWarning that says so; `float32` refuses it, `tf32` lets it pass in silence. pieces: ranks or chunks whose
+    partial results are merged. how: causal=False, softmax_scale=D**-0.5, window, documents, softcap, sinks, as in
+    `accuracy.bounds`.
 
     Returns each compared tensor's relative error. Raises AssertionError with the tensor, the worst place, by how much,
     and where the limit is from; ConfigError, a ValueError, for a wrong argument.
@@ -51,6 +57,8 @@ def assert_close(
         raise unknown("layout", layout, PLACES)
     if policy not in SOURCE:
         raise unknown("policy", policy, SOURCE)
+    if arithmetic not in (None, *ARITHMETIC):
+        raise unknown("arithmetic", str(arithmetic), ARITHMETIC)
     if dout is None and gradients:
         raise ConfigError("gradients need dout, the gradient of out; give dout=")
     if callable(actual) and gradients:
@@ -67,9 +75,18 @@ def assert_close(
     stored = _word(found["lse"].dtype) if "lse" in found else None
     truth = exact(*tensors, attention=attention, policy=policy, stored_lse=stored)  # type: ignore[misc]
     wrong = [line for name, x in found.items() for line in _judge(name, x, truth, layout)]
+    source = SOURCE[policy].format(dtype=truth.policy.dtype)
+    if wrong and arithmetic != "float32" and found["out"].shape == q.shape[:-1] + v.shape[-1:]:
+        known = in_tf32(_bshd(found["out"], layout, "out"), tuple(tensors), truth, attention)
+        if known is not None:
+            words, tf32 = f"computes float32 in TF32, its operands {known[0]} 11 bits", known[1]
+            own, source = wrong, f"rounding alone of what {words}"
+            wrong = [line for name, x in found.items() for line in _judge(name, x, tf32, layout, DRIFT)]
+            if not wrong and arithmetic is None:
+                what = getattr(actual, "__name__", "this attention")
+                warnings.warn(f"{what} {words}; arithmetic='float32' refuses it: {own[0]}", stacklevel=3)
     if wrong:
         keys, heads = k.shape[1], q.shape[2]
-        source = SOURCE[policy].format(dtype=truth.policy.dtype)
         wrong.append(f"limits: {source}; beyond them by chance: {ALARM:g} a tensor")
         if layout == "bshd" and keys < heads:
             wrong.append(f"k was read as {keys} tokens, q as {heads} heads: of (B, H, S, D) say layout='bhsd'")
@@ -80,8 +97,8 @@ def assert_close(
     return {name: offs[name] / norm if norm else 0.0 for name, norm in norms.items()}
 
 
-def _judge(name: str, x: Tensor, truth: Exact, layout: str) -> list[str]:
-    """Return one line of what is wrong with a tensor, or none."""
+def _judge(name: str, x: Tensor, truth: Exact, layout: str, least_drift: float = 0.0) -> list[str]:
+    """Return one line of what is wrong with a tensor, or none. least_drift: as in `limits`."""
     reference, bound = getattr(truth.reference, name), truth.bounds[name]
     x = _bshd(x, layout, name)
     if x.shape != reference.shape:
@@ -91,7 +108,7 @@ def _judge(name: str, x: Tensor, truth: Exact, layout: str) -> list[str]:
     word = truth.policy.stored_lse if name == "lse" else truth.policy.dtype
     if _word(x.dtype) != word:
         return [f"{name} came as {_word(x.dtype)}, expected {word}"]
-    found = beyond(x.double(), reference, limits(bound, reference, word, by_row=name != "lse"))
+    found = beyond(x.double(), reference, limits(bound, reference, word, name != "lse", least_drift))
     return [_described(name, found, x, reference, layout)] if found else []
 
 

@@ -58,8 +58,9 @@ class Beyond:
         return self.error / self.limit if self.limit else math.inf
 
 
-def limits(bound: Bound, reference: Tensor, dtype: str, by_row: bool = True) -> Limits:
-    """Return the limits of a tensor stored in `dtype`. by_row: whether its last dimension is a row (lse has none)."""
+def limits(bound: Bound, reference: Tensor, dtype: str, by_row: bool = True, least_drift: float = 0.0) -> Limits:
+    """Return the limits of a tensor stored in `dtype`. by_row: whether its last dimension is a row (lse has none);
+    least_drift: by which its gain may be shifted in any case."""
     variance, count = bound.variance, reference.numel()
     norm = float(reference.square().sum())
     width = reference.shape[-1] if by_row else 1
@@ -71,7 +72,8 @@ def limits(bound: Bound, reference: Tensor, dtype: str, by_row: bool = True) -> 
     certain = float(bound.certain.square().sum())
     relative = math.sqrt(min(total**2, certain) / norm) if norm else math.inf
     form = FORMATS[dtype]
-    drift = max(DRIFT[form.bytes] * form.unit_roundoff, relative / CANCELLED) if relative < 1 else math.inf
+    least = max(DRIFT[form.bytes] * form.unit_roundoff, least_drift)
+    drift = max(least, relative / CANCELLED) if relative < 1 else math.inf
     return Limits(bound.likely(ALARM / count), row, relative, drift)
 
 
