@@ -212,7 +212,8 @@ def _consequences(facts: "Facts") -> Iterator[str]:
     wrong = [x for x in rest if x not in coarse]
     proven = {name: each for name, each in facts.causes.items() if each.proven}
     casts = "; ".join(dict.fromkeys(proven[x].text for x in facts.coarser if x in proven and proven[x].is_cast))
-    stops = f"stops getting better at a coarser dtype{f' ({casts})' if casts else ''}"
+    as_far = "is as far off as a coarser dtype's rounding"
+    stops = f"stops getting better at a coarser dtype ({casts})" if casts else as_far
     verbs = {"follows from that": facts.following, "is coarse too": coarse, "is wrong too": wrong, stops: facts.coarser}
     yield from _each_do(verbs)
     yield from [proven[x].text for x in rest if x in proven][:1]

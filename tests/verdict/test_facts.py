@@ -80,6 +80,9 @@ def test_a_cast_beside_a_bug_and_gradients_that_are_as_coarse_as_out_are_not_cal
     cast = explained("out", "cast of scores", cause="the scores are cast to float16")
     found = facts_of(bend(table, {"tensor": "dq"}, error_rel=0.3), [cast])
     assert (found.label, found.lead, found.coarser) == ("logic", ("dq",), ("out",))
+    assert "out stops getting better at a coarser dtype (the scores are cast to float16)." in found.sentence
+    found = facts_of(bend(table, {"tensor": "dq"}, error_rel=0.3))
+    assert "out is as far off as a coarser dtype's rounding." in found.sentence
     found = facts_of(bend(table, {"tensor": "dq", "dtype": FINE}, error_rel=1.2e-4))
     assert (found.label, found.lead, found.consequences) == ("precision_floor", ("out",), ("dq",))
 
