@@ -101,7 +101,8 @@ def test_a_dtype_that_a_function_refuses_is_named_and_the_others_are_judged(monk
         return softmax_in_float32(q, k, v, **how)
 
     monkeypatch.setattr(resolve, "MOST_PAIRS_AGAIN", FEW_PAIRS)
-    found = accuracy.diagnose(short, layout="bhsd", world_size=1, **SMALL)
+    large: dict[str, Any] = SMALL | {"seqlen": 528, "head_dim": 32, "softmax_scale": 0.2}
+    found = accuracy.diagnose(short, layout="bhsd", world_size=1, **large)
     assert found.label == ROUNDING, found.sentence
     assert any(each.startswith("Not measured in float32, float64: RuntimeError: only 16") for each in found.evidence)
 
