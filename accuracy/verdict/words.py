@@ -51,8 +51,7 @@ FINDINGS = {  # by the kind of a finding, with its numbers, its tensor and its d
     "float32_lse": "is stored in float32, as it may be",
     "float32_inside": "computes in float32 inside: at float64 its tensors are float32-accurate ({off:.2g})",
     "coherent": "{x_single_device:.3g} times single device's error: more than {roundings:.0f} roundings can add up to",
-    "excess": "{x_single_device:.3g} times single device's error over {seeds:.0f} seeds; the schedule explains"
-    " {limit:.3g}",
+    "excess": "{x_single_device:.3g} times single device's error over {seeds:.0f} seeds; explained: {limit:.3g}",
     "element": "the largest error is {x_single_device_max:.3g} times single device's (allowed: {allowed:g})",
     "rank": "{x_single_device_rank:.3g} times single device's error on rank {rank:.0f} (allowed there: {allowed:.3g})",
     label.ROUNDING: "{x_single_device:.3g} times single device's error",
@@ -119,9 +118,7 @@ def diagnosis(facts: "Facts") -> str:
         if facts.label == label.ONE_RANK:
             return f"{ONE_RANK_ONLY}: {_healthy(facts)} Set world_size=1 if one rank is meant."
         if facts.label == label.HARDLY_CHECKED:
-            return (
-                f"Hardly checked, {facts.cases - facts.failed} of {facts.cases} cases have numbers: {_healthy(facts)}"
-            )
+            return f"Hardly checked, {facts.cases - facts.failed} of {facts.cases} cases: {_healthy(facts)}"
         return f"{not_on(facts.missing_sizes)}: {_healthy(facts)}" if facts.missing_sizes else _healthy(facts)
     if "returned" in numbers:
         return f"{name} is not judged in {dtypes}: {numbers['returned']}."
@@ -273,8 +270,7 @@ def evidence(facts: "Facts") -> Iterator[str]:
 
 
 def _traced(facts: "Facts") -> Iterator[str]:
-    step = facts.step
-    if step:
+    if step := facts.step:
         keys = f" with the keys of rank {step['source']}" if 0 <= step["source"] != step["rank"] else ""
         state = "what the kernel gives" if step["state"] == "partial" else "what has been joined so far"
         yield (

@@ -60,6 +60,7 @@ def of_one_length(q, k, v, *, causal, softmax_scale):
     return attention(q, k, v, causal, softmax_scale)
 
 
+@pytest.mark.stress(1)
 @pytest.mark.parametrize(
     ("function", "tensors", "cause"),
     [
