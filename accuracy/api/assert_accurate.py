@@ -6,6 +6,7 @@ started for a function that shares its work.
 
 import inspect
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,14 +18,17 @@ from accuracy.api.measure import execute
 from accuracy.api.request import Function, asked, plain, request
 from accuracy.config.checks import values_of
 from accuracy.config.resolve import EVERYWHERE, OF_FUNCTIONS
-from accuracy.core.dtype import DTYPES, REFERENCE_ERROR, rounding_band
+from accuracy.core.dtype import ARITHMETIC, DTYPES, REFERENCE_ERROR, computed_in, rounding_band
 from accuracy.core.errors import OF_PROBLEM, ConfigError, RanksEnded, entry
+from accuracy.core.fields import arithmetic_of
 from accuracy.gate.rules import Limits
 from accuracy.results.table import ALL_RANKS, FAILED, OK, RESULTS_SCHEMA, TOO_FEW_RANKS, UNSUPPORTED, Row
 from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices
 from accuracy.runtime.collectives import may_share
 from accuracy.verdict.diagnosis import too_little
+from accuracy.verdict.floor import LEVEL
+from accuracy.verdict.inside import PRODUCTS
 from accuracy.verdict.label import ONE_RANK
 from accuracy.verdict.rule import factor
 from accuracy.verdict.words import ONE_RANK_ONLY, not_on
@@ -32,6 +36,8 @@ from accuracy.verdict.words import ONE_RANK_ONLY, not_on
 LIMITS = Limits()
 SHORT_SUMS = "torch_flash"
 NAME = "assert_accurate"
+OPERANDS = 4.0
+"""Roundings of operands, all one way at most, between q, k, v, dout and a gradient."""
 TOKENS, TOKENS_A_RANK = 512, 192
 """Of a problem whose length nobody gave: at least so many, and as many as all numbers of ranks can share."""
 
@@ -40,7 +46,8 @@ TOKENS, TOKENS_A_RANK = 512, 192
 def assert_accurate(
     fn: Function, *, dtype: Any = "bfloat16", world_size: Any = None, seed: Any = 0, inputs: Any = "gaussian",
     kernel: Any = "auto", sharding: str = "contiguous", layout: str = "bshd", device: str = "auto",
-    group: dist.ProcessGroup | None = None, limits: Limits = LIMITS, case_seconds: float | None = None, **problem: Any,
+    group: dist.ProcessGroup | None = None, limits: Limits = LIMITS, case_seconds: float | None = None,
+    arithmetic: str | None = None, **problem: Any,
 ) -> pd.DataFrame:  # fmt: skip
     """Measure fn against float64 and a single-device kernel in the same dtype, and fail where it is further off.
 
@@ -49,6 +56,10 @@ def assert_accurate(
     torch.distributed, or those of torchrun, which then all call this, with their own number of ranks beside 1 to 4; an
     alone process starts the ranks. limits: what is allowed (`accuracy.gate.rules`); problem: by default causal, 512
     tokens or more, 8 heads over 2 of 64. fn runs with the arithmetic switches that the process has.
+
+    arithmetic: what the products of a float32 case may be in. `float32`; `tf32`; None: as `tf32`, and a UserWarning
+    says so where a function is found to compute in it. Under torchrun a function is held to float32 unless `tf32` is
+    given.
 
     Errors are compared with those of a single-device kernel, on a CPU one that sums in float32. A tensor that is a
     factor times the reference fails where the ratio of errors does not show it (1.001 in bfloat16). A function that
@@ -73,6 +84,10 @@ def assert_accurate(
         failed = AssertionError(complaint if rank <= 0 else "not accurate: rank 0 says where")
         failed.results = results  # type: ignore[attr-defined]
         raise failed
+    for words in dict.fromkeys(results["options"].map(arithmetic_of)) if arithmetic is None else ():
+        if words in PRODUCTS:
+            name = results["variant"].iloc[0]
+            warnings.warn(f"{name} computes {PRODUCTS[words]}; arithmetic='float32' refuses it", stacklevel=3)
     return results
 
 
@@ -183,8 +198,13 @@ def _limit(row: Row, limits: Limits) -> float:
 
 
 def _times(row: Row) -> float:
-    """Return a row's error over single device's, or over the floor and the reference's own where these are larger."""
-    return float(row["error_rel"]) / max(row["single_device_rel"], row["floor_rel"], REFERENCE_ERROR)
+    """Return a row's error over single device's, or over the floor, the reference's own, and that of the products of a
+    function in a coarser arithmetic, where these are larger."""
+    least = max(row["single_device_rel"], row["floor_rel"], REFERENCE_ERROR)
+    arithmetic = arithmetic_of(row["options"])
+    if computed_in(row["dtype"], row["dtype"], arithmetic) in ARITHMETIC:
+        least = max(least, OPERANDS * LEVEL * ARITHMETIC[arithmetic].unit_roundoff)
+    return float(row["error_rel"]) / least
 
 
 def _named(row: Row) -> str:

@@ -46,7 +46,7 @@ class Diagnosis:
 def diagnose(
     variant: Subjects | pd.DataFrame, *, dtype: Any = None, world_size: Any = None, seed: Any = None,
     sharding: str = "contiguous", layout: str = "bshd", device: str = "auto", output_dir: str | Path | None = None,
-    case_seconds: float | None = None, **problem: Any,
+    case_seconds: float | None = None, arithmetic: str | None = None, **problem: Any,
 ) -> Diagnosis:  # fmt: skip
     """Measure the cases that decide between a bug and rounding, and say which it is.
 
@@ -54,6 +54,8 @@ def diagnose(
     `accuracy experiment=diagnose`: four dtypes, variants at 1 to 8 ranks, functions at 1 to 4, inputs whose exact
     answer is known, runs that must not change a bit. Other arguments have the meaning that they have in
     `accuracy.measure`, and what is given is never left: every case has the given dtype, mask, lengths, ranks.
+    arithmetic: what a function may compute its products in where that is coarser than the dtype: `float32` (nothing
+    coarser than float32), `tf32` ...; None: the diagnosis finds out, says so, and holds the function to that.
 
     A function that shares its work (it takes a group) is measured on 1, 2, 3 and 4 ranks, which are started here; on
     GPUs as many as there are. Under torchrun, or in a process group of the caller's, every process calls this, and the

@@ -18,7 +18,7 @@ from accuracy.config.read import Configuration
 from accuracy.core import plugins
 from accuracy.core.errors import OF_PROBLEM, entry
 from accuracy.execute import run as runs
-from accuracy.execute.ask import with_dtypes_taken
+from accuracy.execute.ask import with_answers
 from accuracy.execute.dispatch import Launched, task_of
 from accuracy.execute.folder import opened
 from accuracy.execute.plan import Planned, plan, ranks_here
@@ -100,7 +100,7 @@ def execute(
         TemporaryDirectory(prefix="accuracy-") if output_dir is None else nullcontext(output_dir) as folder,
     ):
         if shared is None:
-            configuration = with_dtypes_taken(configuration, config)
+            configuration = with_answers(configuration, config)
         plans = plan(configuration, devices.free_bytes(device), ranks_here(device) if shared is None else shared.size())
         if shared is None:
             _must_travel(plans)

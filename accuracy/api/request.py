@@ -11,7 +11,7 @@ from accuracy.core.errors import ConfigError
 
 Function = Callable[..., Any]
 Subjects = str | Function | Iterable[str | Function] | Mapping[str, Function]  # a mapping gives the functions' names
-OF_FUNCTIONS = {"sharding": "contiguous", "layout": "bshd"}
+OF_FUNCTIONS = {"sharding": "contiguous", "layout": "bshd", "arithmetic": None}
 """Settings that a function alone takes, with their defaults; a variant has its own."""
 SETTINGS = ("dtype", "world_size", "seed", "inputs", "kernel", "world", *OF_FUNCTIONS, "device", "case_seconds")
 
@@ -68,7 +68,7 @@ def request(
 def check_of_no_function(arguments: Mapping[str, Any]) -> None:
     """Raise ConfigError where a sharding or a layout came without a function that it could be of."""
     if any(arguments[name] != default for name, default in OF_FUNCTIONS.items()):
-        raise ConfigError("sharding and layout are those of a function; a variant has its own: drop them")
+        raise ConfigError(f"{', '.join(OF_FUNCTIONS)} are those of a function; a variant has its own: drop them")
 
 
 def named(subjects: Subjects) -> tuple[list[str], dict[str, Function]]:

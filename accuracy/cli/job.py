@@ -55,7 +55,7 @@ def _carry_out(
     """Plan; as this process's part of it measure what is planned, and report; the exit status."""
     from accuracy.cli import plan_text
     from accuracy.execute import run
-    from accuracy.execute.ask import with_dtypes_taken
+    from accuracy.execute.ask import with_answers
     from accuracy.execute.dispatch import fitting_workers
     from accuracy.execute.folder import make_writable, opened
     from accuracy.execute.plan import plan, ranks_here
@@ -64,7 +64,7 @@ def _carry_out(
         gc.freeze()
         gc.enable()
     if launch is None and not configuration.dry_run:
-        configuration = with_dtypes_taken(configuration, config)
+        configuration = with_answers(configuration, config)
     plans = plan(configuration, free, ranks_here(configuration.device) if launch is None else launch.size)
     configuration = replace(configuration, workers=fitting_workers(configuration, plans, free))
     folder = run.folder_of(configuration, config)

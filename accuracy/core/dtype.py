@@ -49,6 +49,14 @@ FORMATS = {
     "bfloat16": Format("bfloat16", 8, -126, 2), "float16": Format("float16", 11, -14, 2),
     "float32": Format("float32", 24, -126, 4), "float64": Format("float64", 53, -1022, 8),
 }  # fmt: skip
+ARITHMETIC = {
+    "tf32": Format("tf32", 11, -126, 2), "tf32_cut": Format("tf32_cut", 10, -126, 2),
+    "split_16": Format("split_16", 16, -126, 4), "split_20": Format("split_20", 20, -126, 4),
+    "float8_e4m3": Format("float8_e4m3", 4, -6, 2), "float8_e5m2": Format("float8_e5m2", 3, -14, 2),
+}  # fmt: skip
+"""What a user's function may compute its products in, though it takes and gives a finer dtype: TF32, whose operands are
+rounded, or cut off, to 10 bits behind the binary point; several products of 16-bit parts, which keep about 16 or 20
+bits; values of 8 bits."""
 INPUT_FORMATS = {"float8_e4m3": "e4m3", "float8_e5m2": "e5m2"}
 """Dtypes of inputs alone: q, k, v and dout are rounded to 8 bits, and a `HELD` tensor holds them exactly, as it holds
 all results. Their formats in `accuracy.core.quantisation`."""
@@ -57,6 +65,7 @@ DTYPES = FORMATS | dict.fromkeys(INPUT_FORMATS, FORMATS[HELD])
 """What a case may be said to have, and the format of its results."""
 PROBES = {
     "zero_query": ("out", "lse"), "index_value": ("out", "lse"), "one_value": ("out",), "one_gradient": ("dq", "dk"),
+    "copied": ("out",),
     "one_hot": (),  # each element of out, dq, dk and dv is one pair's: counted in steps/
 }  # fmt: skip
 """Inputs whose exact answer is known without a computation, and the tensors that it is known of."""
@@ -84,17 +93,32 @@ def effective_dtype(tensor: str, dtype: str) -> str:
     return tensor_dtype("out" if tensor == "delta" else tensor, dtype)
 
 
+def computed_in(effective: str, dtype: str, arithmetic: str) -> str:
+    """The precision that a tensor can have in a case of `dtype` where products are computed in `arithmetic`: that of
+    these, where it is coarser than the dtype. TF32 and split products are a matter of float32 alone."""
+    form = ARITHMETIC.get(arithmetic)
+    if form is None or form.precision >= FORMATS[effective].precision:
+        return effective
+    return arithmetic if dtype == "float32" or arithmetic in INPUT_FORMATS else effective
+
+
 def coarser(one: str, other: str) -> str:
     """Of two dtypes the one of fewer significant bits; of an unknown one, the other."""
     return min((name for name in (one, other) if name in FORMATS), key=lambda name: FORMATS[name].precision)
 
 
-def rounding_band(tensor: str, dtype: str) -> float:
+def form_of(name: str) -> Format:
+    """The format of a dtype, or of products."""
+    return FORMATS.get(name) or ARITHMETIC[name]
+
+
+def rounding_band(tensor: str, dtype: str, arithmetic: str = "") -> float:
     """The relative error (Frobenius) that rounding alone stays below in a case of `dtype`, whatever the schedule.
 
     16-bit formats: 8 u. Their sums are kept in float32, so an element sees a handful of roundings of u / sqrt(6) each
     (root mean square of a uniform error); healthy variants measure 0.4 to 2 u. float32 and float64: 1000 u. Their sums
     are kept in the format itself, over S terms and W merges; the smallest fault worth the name is far above (1e-10).
+    arithmetic: what products are computed in, one of `ARITHMETIC`; empty: the dtype.
     """
-    form = FORMATS[effective_dtype(tensor, dtype)]
+    form = form_of(computed_in(effective_dtype(tensor, dtype), dtype, arithmetic))
     return (8 if form.bytes == 2 else 1000) * form.unit_roundoff

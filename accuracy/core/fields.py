@@ -206,6 +206,11 @@ def is_foreign(options: object) -> bool:
     return "fn=" in str(options) and "fn=accuracy." not in str(options)
 
 
+def arithmetic_of(options: object) -> str:
+    """Return what a user's function is said, or was found, to compute its products in; empty: its own dtype."""
+    return str(pairs_of(str(options)).get("arithmetic", "")) if is_foreign(options) else ""
+
+
 def words(row: Row) -> list[str]:
     """The overrides of the command line that choose a row's case; missing columns have none."""
     if not is_foreign(row.get("options")):

@@ -91,6 +91,22 @@ def count(number: int, singular: str, plural: str | None = None) -> str:
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
+def listed(names: Iterable[object]) -> str:
+    """`out, dq and dk`."""
+    *first, last = map(str, names)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def those(noun: str, some: tuple[int, ...], every: int) -> str:
+    """`on the last rank of 8`, `from rank 3 on`, `on ranks 1 to 4 of 8`: which of so many, numbered from 0."""
+    first, last = some[0], some[-1]
+    run = some == tuple(range(first, last + 1))
+    if run and last == every - 1:
+        return f"on the last {noun} of {every}" if first == last else f"from {noun} {first} on"
+    which = f"{first} to {last}" if run and len(some) > 2 else listed(some)
+    return f"on {noun}{'s' * (len(some) > 1)} {which} of {every}"
+
+
 def shapley(value: dict[frozenset[str], float], places: tuple[str, ...]) -> dict[str, float]:
     """Return each place's share of a value that several make together (Shapley 1953): its mean marginal fall of `value`
     over all orders in which the places are made finer."""

@@ -1,8 +1,13 @@
-"""Which dtypes does a user's function take? It is called once in each before the questions of a diagnosis are chosen.
+"""What does a user's function take, and compute in? It is called twice in each dtype before a diagnosis is planned.
 
 Kernels mostly take 16 bits alone. The further grids of experiment=diagnose are in float32 and float64, where a fault
 shows best; a function that refuses these would be asked a quarter of the questions. So its further grids get the dtypes
 that it takes. The main grid keeps all four: what it refuses is a row with its own words.
+
+A tensor core's arithmetic is a fact, and no fault: products in TF32 have an error 5,000 times that of float32 products.
+Where each row of out is one row of v (inputs `copied`), out shows what v was rounded to: TF32 keeps 11 bits of each
+value, cut off or to the nearest, whatever its exponent, where float16 loses values that are small or large; several
+products of 16-bit parts keep about 16 or 20 bits. The function's cases are then held to that (`arithmetic`).
 """
 
 from collections.abc import Mapping
@@ -11,36 +16,95 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pandas as pd
+
 from accuracy.config.read import Configuration
 from accuracy.config.resolve import EVERYWHERE
-from accuracy.core.case import Part, Problem
+from accuracy.core.case import Part, Problem, Variant
+from accuracy.core.dtype import ARITHMETIC, FORMATS, INPUT_FORMATS
+from accuracy.core.sharding import lengths_of
 from accuracy.execute import run
 from accuracy.execute.folder import opened
 from accuracy.execute.plan import plan
 from accuracy.results import table
-from accuracy.results.table import OK
+from accuracy.results.table import ALL_RANKS, OK
+from accuracy.verdict.floor import LEVEL
 
 SEQLEN, HEADS, HEAD_DIM = 128, 2, 64
 """A shape that kernels with a least tile take, too."""
 SECONDS = 60.0
+WIDE = 30.0
+"""Octaves of v up and down: float16 has 15 and 24."""
+TF32, SPLIT = ("tf32_cut", "tf32"), ("split_16", "split_20")
+MOST, MOST_SPLIT = 2.0, 4.0
+"""By which the error may differ from that of one rounding: a scale moves values within a format; the parts that a value
+is split into are smaller than their bounds by what the first happens to leave."""
+ONE_WAY = 0.5
+"""Mean of the error over its root mean square: 0.87 where digits are cut off, 0 where they are rounded."""
 
 
-def with_dtypes_taken(configuration: Configuration, config: Mapping[str, Any]) -> Configuration:
-    """Return the configuration whose further grids have dtypes that its functions take, where nobody gave any.
+def with_answers(configuration: Configuration, config: Mapping[str, Any]) -> Configuration:
+    """Return the configuration whose functions say what they compute in, and whose further grids have dtypes that they
+    take, where nobody gave any.
 
     config: the composed configuration, which a run records. Nothing is asked where the grids are what their author
     wrote, or where a variant is none of a user's functions. With float32 taken, a further grid keeps those of its
     dtypes that are; else it gets all that are: one dtype alone has none beside it that tells rounding from a fault.
     """
-    functions = all(dict(each.options).get("fn") for each in configuration.variants)
-    asked = functions and configuration.given_keys == EVERYWHERE and "dtype" not in configuration.given
-    if not (asked and configuration.also and configuration.variants) or configuration.paths_a:
+    functions = configuration.variants and all(dict(each.options).get("fn") for each in configuration.variants)
+    questions = configuration.also or "float32" in configuration.dtypes
+    if not (functions and questions and configuration.given_keys == EVERYWHERE) or configuration.paths_a:
         return configuration
-    taken = _taken(configuration, config)
-    if not taken or len(taken) == len(configuration.dtypes):
+    rows = _answers(configuration, config)
+    configuration = _with_arithmetic(configuration, rows)
+    taken = _taken(configuration, rows)
+    if not taken or len(taken) == len(configuration.dtypes) or "dtype" in configuration.given:
         return configuration
     also = (replace(grid, dtypes=_of_grid(grid, taken)) for grid in configuration.also)
     return replace(configuration, also=tuple(also))
+
+
+def arithmetic_of(rows: pd.DataFrame) -> str | None:
+    """Return what a function computes its products in, by its rows of out with the inputs `copied`; None: its dtype."""
+    rows = rows[(rows["inputs"] == "copied") & (rows["tensor"] == "out") & (rows["rank"] == ALL_RANKS)]
+    rows = rows[(rows["error_rel"] > 0) & ~(rows["nonfinite"] > 0)]
+    is_wide = rows["inputs_options"] == f"octaves={WIDE}"
+    lost = rows.loc[is_wide, "error_rel"].max()
+    rows = rows[~is_wide]
+    alike = (rows["error_rel"] <= MOST * lost) & (lost <= MOST * rows["error_rel"])
+    rows = rows[(rows["dtype"] != "float32") | alike]  # else a format of few exponents, as float16
+    return next((name for row in rows.to_dict("records") for name in ARITHMETIC if _is_of(row, name)), None)
+
+
+def _is_of(row: Mapping[Any, Any], name: str) -> bool:
+    """Whether v was rounded to a format: by the size of out's error, the bits of its values, and their sides."""
+    times = row["error_rel"] / LEVEL / ARITHMETIC[name].unit_roundoff
+    if (name in INPUT_FORMATS) == (row["dtype"] == "float32"):
+        return False
+    if name in SPLIT:
+        return FORMATS["float16"].precision < row["significand_bits"] and 1 / MOST_SPLIT <= times < MOST_SPLIT
+    if name in TF32:
+        cut = row["error_outward"] < -ONE_WAY * row["error_rms"]
+        right = FORMATS["bfloat16"].precision < row["significand_bits"] <= ARITHMETIC["tf32"].precision
+        return bool(right and cut == (name == "tf32_cut"))
+    return bool(1 / MOST <= times <= MOST)
+
+
+def _with_arithmetic(configuration: Configuration, rows: pd.DataFrame) -> Configuration:
+    """Return the configuration, its further grids too, with what each function was found to compute in."""
+    found = {fn: arithmetic_of(own) for fn, own in rows.groupby("variant")}
+
+    def known(each: Variant) -> Variant:
+        options = dict(each.options)
+        said, shown = options.get("arithmetic"), found.get(each.name)
+        if not shown or (said and not (said in TF32 and shown in TF32)):
+            return each
+        return replace(each, options=tuple(sorted({**options, "arithmetic": shown}.items())))
+
+    def with_known(grid: Configuration) -> Configuration:
+        return replace(grid, variants=tuple(map(known, grid.variants)), also=tuple(map(with_known, grid.also)))
+
+    return with_known(configuration) if any(found.values()) else configuration
 
 
 def _of_grid(grid: Configuration, taken: tuple[str, ...]) -> tuple[str, ...]:
@@ -49,25 +113,36 @@ def _of_grid(grid: Configuration, taken: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(each for each in grid.dtypes if each in taken) or ("float32",)
 
 
-def _taken(configuration: Configuration, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the dtypes, among the configuration's, in which every function gave numbers for one tiny case."""
+def _taken(configuration: Configuration, rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return the dtypes, among the configuration's, in which every function gave numbers."""
+    measured, refused = ({*rows.loc[rows["status"].eq(OK) == good, "dtype"]} for good in (True, False))
+    return tuple(each for each in configuration.dtypes if each in measured - refused)
+
+
+def _answers(configuration: Configuration, config: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the rows of two tiny cases of every function in each of the configuration's dtypes."""
     main, given = configuration.problems[0], configuration.given
     size = 1 if 1 in configuration.world_sizes else min(configuration.world_sizes)
     tiny = configuration
-    if not any(each.startswith("problem") or each == "variant.sharding" for each in given):
+    sharded = any(lengths_of(each.sharding) for each in configuration.variants)
+    if not sharded and not any(each.startswith("problem") for each in given):
         problem = Problem(1, SEQLEN, HEADS, HEADS, HEAD_DIM, main.mask, HEAD_DIM**-0.5)
         tiny = replace(configuration, problems=(problem,))
     tiny = replace(
         tiny, also=(), seeds=configuration.seeds[:1], world_sizes=(size,), observers=(), report=False, paths_b=(),
-        inputs=(Part("gaussian", "accuracy.inputs.distributions:gaussian", (("std", 1.0),)),), unusable="record",
+        inputs=(_inputs("gaussian", std=1.0), _inputs("copied", octaves=0.0)), unusable="record",
         case_seconds=min(SECONDS, configuration.case_seconds), problems=tiny.problems[:1],
     )  # fmt: skip
+    if "float32" in tiny.dtypes:
+        tiny = replace(tiny, also=(replace(tiny, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),)),))
     with TemporaryDirectory(prefix="accuracy-") as folder:
         plans = plan(tiny, None, size)
         with opened(Path(folder), configuration.device):
             outcome = run.execute(tiny, config, plans, Path(folder), ["(asked)"], quiet=True)
         if outcome.interrupted:
             raise KeyboardInterrupt
-        rows = table.read_results(Path(folder)).drop_duplicates("case_id")
-    measured, refused = ({*rows.loc[rows["status"].eq(OK) == good, "dtype"]} for good in (True, False))
-    return tuple(each for each in configuration.dtypes if each in measured - refused)
+        return table.read_results(Path(folder))
+
+
+def _inputs(name: str, **options: float) -> Part:
+    return Part(name, f"accuracy.inputs.distributions:{name}", tuple(options.items()))

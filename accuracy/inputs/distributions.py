@@ -196,6 +196,22 @@ def one_hot(generator: Generator, shape: Shape, tensor: str) -> np.ndarray:
     return np.broadcast_to(np.eye(width)[width - 1 - one if tensor == "q" else one], shape).copy()
 
 
+def copied(generator: Generator, shape: Shape, tensor: str, *, octaves: NotNegative = 0.0) -> np.ndarray:
+    """A probe with an exact answer: every row of out is one row of v, as what v is rounded to inside a kernel shows.
+
+    q and k of a token are the same D random signs, times 16. So the score of its own key is 256 D scale, and of any
+    other key 256 sqrt(D) scale times N(0, 1): with scale D^-0.5 and 32 dimensions or more the other weights are below
+    float32's range. v is N(0, 1) times 2^e, with e from -octaves to octaves over the dimensions: formats of few
+    exponents lose values that TF32 keeps. q and k are the same for every seed.
+    """
+    values = generator.standard_normal(shape)
+    _, length, _, width = shape
+    if tensor in "qk":
+        signs = np.random.Generator(np.random.Philox(length)).integers(0, 2, (length, width))
+        return np.broadcast_to((32.0 * signs - 16.0)[None, :, None, :], shape).copy()
+    return values * 2.0 ** np.linspace(-octaves, octaves, width) if tensor == "v" else values
+
+
 @dataclass(frozen=True)
 class Distribution:
     """A distribution as a file of a user's has it: `draw(generator, shape, tensor, options)` and `Options`."""
@@ -224,6 +240,6 @@ PARTS = {
     each.__name__: Distribution(each)
     for each in (
         gaussian, uniform, sum_loss, peaked, outliers, attention_sink, heavy_channels, rising_maxima, tied,
-        zero_query, one_value, one_gradient, index_value, one_hot,
+        zero_query, one_value, one_gradient, index_value, one_hot, copied,
     )
 }  # fmt: skip

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.core.case import Case
+from accuracy.core.dtype import ARITHMETIC
 from accuracy.core.errors import NOT_SHARED
 from accuracy.core.fields import default_softmax_scale
 from accuracy.core.masks import Visibility
@@ -47,16 +48,20 @@ from accuracy.world.processes import ProcessesWorld, default_group
 @dataclass(frozen=True)
 class Options:
     """fn: `package.module.function`, `FILE.py:function`, or one that `accuracy.measure` was given; layout: how it
-    takes tensors (`accuracy.runtime.layout`)."""
+    takes tensors (`accuracy.runtime.layout`); arithmetic: what it computes its products in, where that is coarser than
+    its dtype (`accuracy.core.dtype.ARITHMETIC`), `float32` if they must be in float32; None: a diagnosis finds out."""
 
     fn: str = ""
     layout: str = "bshd"
+    arithmetic: str | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError where fn cannot be loaded or called so, or the layout is unknown."""
         found = plugins.load_function(self.fn)
         if self.layout not in LAYOUTS:
             raise ValueError(f"layout={self.layout!r} is unknown; allowed: {', '.join(LAYOUTS)}")
+        if self.arithmetic not in (None, "float32", *ARITHMETIC):
+            raise ValueError(f"arithmetic={self.arithmetic!r} is unknown; allowed: float32, {', '.join(ARITHMETIC)}")
         if reason := uncallable(found.function, *called_with(self.layout)):
             raise ValueError(f"fn={self.fn} {reason}")
 

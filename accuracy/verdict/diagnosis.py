@@ -62,6 +62,7 @@ def _facts(
     label = pattern["leads"]
     if label == NOT_MEASURED:
         return Facts(name, label, **pattern)
+    pattern["arithmetic"] = inside.PRODUCTS.get(fields.arithmetic_of(results["options"].iloc[0]), "")
     if label == NONDETERMINISTIC:
         label = next((each for each in BUGS if (verdicts["label"] == each).any()), label)
     elif label == ROUNDING:

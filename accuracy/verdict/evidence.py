@@ -15,7 +15,15 @@ import numpy as np
 import pandas as pd
 
 from accuracy.core import fields
-from accuracy.core.dtype import FORMATS, PROBES, REFERENCE_ERROR, effective_dtype, rounding_band
+from accuracy.core.dtype import (
+    ARITHMETIC,
+    PROBES,
+    REFERENCE_ERROR,
+    computed_in,
+    effective_dtype,
+    form_of,
+    rounding_band,
+)
 from accuracy.core.fields import pairs_of
 from accuracy.core.quantisation import unit_roundoff, wire_roundoff
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, RERUN_COUNTS
@@ -82,12 +90,12 @@ class Evidence:
     @property
     def effective(self) -> str:
         """The precision that the tensor can have in a case of that dtype."""
-        return effective_dtype(self.tensor, self.dtype)
+        return self._computed_in(self.dtype)
 
     @property
     def is_short(self) -> bool:
         """Whether that precision is a 16-bit format."""
-        return FORMATS[self.effective].bytes == 2
+        return form_of(self.effective).bytes == 2
 
     @cached_property
     def quantised(self) -> float:
@@ -105,13 +113,30 @@ class Evidence:
     @property
     def unit_roundoff(self) -> float:
         """Of the effective precision, or of what is quantised."""
-        return max(FORMATS[self.effective].unit_roundoff, self.quantised)
+        return max(form_of(self.effective).unit_roundoff, self.quantised)
 
     def effective_in(self, dtype: str) -> str:
         """The precision that the tensor can have in a case of a dtype, from a user's function no more than the function
         promises: lse as it is stored, and all tensors as float32 where it computes in float32 inside."""
-        effective = effective_dtype(self.tensor, dtype)
+        effective = self._computed_in(dtype)
         return inside.FORMAT if effective == "float64" and inside.judges(self, dtype) else effective
+
+    def band(self, dtype: str) -> float:
+        """The relative error that rounding alone stays below in a case of that dtype."""
+        return rounding_band(self.tensor, dtype, self.arithmetic)
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether products in a coarser arithmetic than the case's dtype decide how exact the tensor is."""
+        return self.effective in ARITHMETIC
+
+    @property
+    def arithmetic(self) -> str:
+        """What the function of a user's computes its products in; empty: its dtype."""
+        return fields.arithmetic_of(self.key["options"])
+
+    def _computed_in(self, dtype: str) -> str:
+        return computed_in(effective_dtype(self.tensor, dtype), dtype, self.arithmetic)
 
     def single_device_has_digits(self, dtype: str) -> bool:
         """Whether the single-device kernel is near the reference in that dtype on some inputs; else the kernel is
@@ -119,7 +144,7 @@ class Evidence:
         rungs = self.rungs[dtype]
         if self.quantised:
             return INDEPENDENT not in rungs or rungs[INDEPENDENT].single_device <= self.quantised_band
-        return min(rung.single_device for rung in rungs.values()) <= 100 * rounding_band(self.tensor, dtype)
+        return min(rung.single_device for rung in rungs.values()) <= 100 * self.band(dtype)
 
     @property
     def quantised_band(self) -> float:

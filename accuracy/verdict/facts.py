@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from accuracy.core.number import listed
 from accuracy.results.table import EXPLAINS, FOLLOWS, RULED_OUT
 from accuracy.verdict import words
 from accuracy.verdict.growth import Growth
@@ -113,6 +114,7 @@ class Facts:
     # what was measured, and what was not
     missing_sizes: Mapping[int, str] = field(default_factory=dict)  # numbers of ranks without a number, and why
     inside: frozenset[str] = frozenset()  # facts of a user's function (`accuracy.verdict.inside`)
+    arithmetic: str = ""  # what it was found to compute its products in, in words
     not_tried: tuple[str, ...] = ()
     failed: int = 0  # of so many cases
     cases: int = 0
@@ -135,7 +137,7 @@ class Facts:
         if not self.only_dtypes or self.only_dtypes == self.run_dtypes:
             return ""
         named = {*self.only_dtypes} <= {*self.dtypes, *self.sound_dtypes}
-        return "no other dtype" if named else f"{words.listed(self.only_dtypes)} only"
+        return "no other dtype" if named else f"{listed(self.only_dtypes)} only"
 
     @property
     def lead(self) -> tuple[str, ...]:

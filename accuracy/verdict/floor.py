@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from accuracy.core.dtype import FORMATS
+from accuracy.core.dtype import FORMATS, form_of
 
 LEVEL = 0.41
 """Relative error (Frobenius) of rounding once to nearest, in unit roundoffs: the root mean square of a uniform error,
@@ -35,7 +35,7 @@ def coarser_format(
     not in few elements.
     """
     for form in sorted(FORMATS.values(), key=lambda form: form.precision):
-        if form.precision >= FORMATS[effective].precision:
+        if form.precision >= form_of(effective).precision:
             return None
         expected = LEVEL * form.unit_roundoff
         if not math.isnan(bits) and 0 < bits <= form.precision and level <= WITHIN_EXACT * expected:

@@ -6,7 +6,7 @@ In: the facts of every variant, gravest first, and the cell that the page is abo
 import math
 from collections.abc import Sequence
 
-from accuracy.core.number import count, plain
+from accuracy.core.number import count, listed, plain
 from accuracy.verdict import words
 from accuracy.verdict.attribution import NAMES, Attribution
 from accuracy.verdict.facts import Facts, Worst
@@ -52,7 +52,7 @@ def headline(found: Sequence[Facts], worst: Worst | None, judged: Sequence[str],
     if worst.alone:
         return f"{none}: every kernel merely rounds{left_out}. Furthest from exact {_furthest(worst)}{_beyond(worst)}."
     up_to = "up to" if len({size for size in sizes if size > 1}) > 1 else "at"
-    whose = f"{words.listed(judged)} of every variant stay" if worst.beyond else "every variant stays"
+    whose = f"{listed(judged)} of every variant stay" if worst.beyond else "every variant stays"
     within = f"within {times(worst.most)} times single device's error{left_out}"
     return f"{none}: {up_to} {count(max(sizes), 'rank')} {whose} {within}. Furthest {_furthest(worst)}{_beyond(worst)}."
 

@@ -29,6 +29,15 @@ ONE_WAY = 0.3  # of the error's root mean square; a constant factor's share is 0
 DEVIATIONS = 5.0
 MARK = "inside"  # in the numbers of a finding that is a fact and no fault: float32 inside, or one of the next three
 LSE, WEIGHTS, SCORES = "lse", "weights", "scores"  # lse stored in float32; equal values, or scores, in 16 bits
+SUMS = "sums"  # float32 sums that a tensor core cuts off
+PRODUCTS = {  # what a user's function was found to compute in (`accuracy.core.dtype.ARITHMETIC`), in words
+    "tf32": "float32 in TF32, as tensor cores do (operands rounded to 10 bits behind the point)",
+    "tf32_cut": "float32 in TF32, as tensor cores do (operands cut off to 10 bits behind the point)",
+    "split_16": "float32 with about 16 bits, as three products of bfloat16 parts do",
+    "split_20": "float32 with about 20 bits, as several products of 16-bit parts do",
+    "float8_e4m3": "with v in 8 bits (e4m3)",
+    "float8_e5m2": "with v in 8 bits (e5m2)",
+}
 
 
 def judges(evidence: "Evidence", dtype: str) -> bool:

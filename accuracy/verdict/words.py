@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from accuracy.core.number import count, plain
+from accuracy.core.number import count, listed, plain, those
 from accuracy.results.table import FOLLOWS
 from accuracy.verdict import label
 from accuracy.verdict.inside import FORMAT, LSE, SCORES, WEIGHTS
@@ -25,6 +25,10 @@ CHANGES = {
     "other_order": f"{_SIZE}sums were added in another order",
     "race": f"{_SIZE}there is a race, or a run read other data or other random numbers, such as dropout's",
 }
+TIED = (
+    ", but for a bias on tied inputs, where equal values round alike in 16 bits (as the softmax's weights, or heads' dk"
+    " and dv, can)"
+)
 _RUNS = ", in {runs:.0f} runs, on ranks {ranks}"
 FINDINGS = {  # by the kind of a finding, with its numbers, its tensor and its dtype
     **{kind: f"{_DIFFER}{_RUNS if change else ''}{change}" for kind, change in CHANGES.items()},
@@ -48,6 +52,7 @@ FINDINGS = {  # by the kind of a finding, with its numbers, its tensor and its d
     "also_finer": "the relative error is {error_rel:.2g} and still {finer:.2g} in {finer_dtype} ({inputs} inputs)",
     "beyond": "values farther from the reference than any rounding in {dtype} carries: {beyond:.0f} ({inputs} inputs)",
     SCORES: "is as exact as scores in {floor} allow, which is permitted",
+    "sums_cut": "is {gain:+.2g} of itself off: sums in {floor} are cut off, as tensor cores do, which is permitted",
     "float32_lse": "is stored in float32, as it may be",
     "float32_inside": "computes in float32 inside: at float64 its tensors are float32-accurate ({off:.2g})",
     "coherent": "{x_single_device:.3g} times single device's error: more than {roundings:.0f} roundings can add up to",
@@ -91,12 +96,6 @@ GROWTHS = {
 def finding(kind: str, numbers: Numbers, tensor: str = "", dtype: str = "") -> str:
     """The evidence of one verdict."""
     return FINDINGS[kind].format(**{"tensor": tensor, "dtype": dtype, **numbers})
-
-
-def listed(names: Iterable[object]) -> str:
-    """`out, dq and dk`."""
-    *first, last = map(str, names)
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _do(names: Sequence[str], phrase: str) -> str:
@@ -164,7 +163,7 @@ def where(facts: "Facts") -> Iterator[str]:
     if conditions := [each for each in (f"only with {groups}{more}" if groups else "", special) if each]:
         yield ", ".join(conditions) + (f" (run in {facts.run_in})" if facts.run_in else "")
     if 0 < len(facts.ranks) < facts.size:
-        yield _ranks(facts.ranks, facts.size)
+        yield those("rank", facts.ranks, facts.size)
     if facts.sizes_right:
         first, right = min(facts.sizes_wrong), listed(facts.sizes_right)
         more = f"{first} ranks or more" if max(facts.sizes_right) < first else f"{listed(facts.sizes_wrong)} ranks"
@@ -172,15 +171,6 @@ def where(facts: "Facts") -> Iterator[str]:
     if facts.trend and not facts.proven:
         hops = facts.trend == "growing" and facts.ranks[0] > 0
         yield f"{facts.trend} {'with the number of ring steps' if hops else 'from rank to rank'}"
-
-
-def _ranks(wrong: tuple[int, ...], size: int) -> str:
-    first, last = wrong[0], wrong[-1]
-    run = wrong == tuple(range(first, last + 1))
-    if run and last == size - 1:
-        return f"on the last rank of {size}" if first == last else f"from rank {first} on"
-    which = f"{first} to {last}" if run and len(wrong) > 2 else listed(wrong)
-    return f"on rank{'s' * (len(wrong) > 1)} {which} of {size}"
 
 
 def why(facts: "Facts") -> str:
@@ -222,9 +212,8 @@ def _consequences(facts: "Facts") -> Iterator[str]:
 
 def _healthy(facts: "Facts") -> str:
     text = "rounds as a function that computes in float32 inside should" if FORMAT in facts.inside else "merely rounds"
-    if WEIGHTS in facts.inside:
-        values = "equal values round alike in 16 bits (as the softmax's weights, or heads' dk and dv, can)"
-        text += f", but for a bias on tied inputs, where {values}"
+    text = f"computes {facts.arithmetic}, which is no fault, and {text}" if facts.arithmetic else text
+    text += TIED if WEIGHTS in facts.inside else ""
     text += "; nothing else found" if facts.inside - {LSE, SCORES} else ""
     far: list[str] = []
     for width in facts.widths:
@@ -246,6 +235,7 @@ def evidence(facts: "Facts") -> Iterator[str]:
         return
     if facts.leads != label.ROUNDING:
         yield f"{listed(facts.tensors)}: {finding(facts.finding, facts.numbers, facts.tensors[0], facts.dtypes[-1])}."
+        yield from [f"Beside that it computes {facts.arithmetic}."] if facts.arithmetic else []
     yield from (f"Not measured on {size} ranks: {reason}." for size, reason in facts.missing_sizes.items())
     yield from (f"Not measured in {', '.join(dtypes)}: {reason}." for reason, dtypes in facts.unmeasured.items())
     if facts.not_returned:

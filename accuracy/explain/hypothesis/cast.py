@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core import quantisation
-from accuracy.core.dtype import FORMATS, INPUT_FORMATS, effective_dtype
+from accuracy.core.dtype import FORMATS, INPUT_FORMATS, effective_dtype, form_of
 from accuracy.explain.hypothesis.attention import Attention, Stage
 from accuracy.explain.hypothesis.base import (
     BACKWARD,
@@ -42,9 +42,18 @@ CACHED = (("k", "v"), ("q", "k", "v"))
 
 def _coarser(asked: Asked) -> Iterator[tuple[str, Stage]]:
     """Yield each format coarser than the case's own, with a function that casts to it and back."""
+    arithmetic = str(dict(asked.case.variant.options).get("arithmetic"))
+    in_tf32 = asked.case.dtype == "float32" and arithmetic.startswith("tf32")
     for form in FORMATS.values():
-        if form.precision < FORMATS[asked.case.dtype].precision:
+        if in_tf32 and form.name == "float16":  # on most inputs the same numbers
+            yield arithmetic, partial(_in_tf32, cut=arithmetic.endswith("cut"))
+        elif form.precision < FORMATS[asked.case.dtype].precision:
             yield form.name, partial(_there_and_back, dtype=getattr(torch, form.name))
+
+
+def _in_tf32(x: Tensor, cut: bool) -> Tensor:
+    """x with 10 of 52 bits behind the binary point: rounded to the nearest, or cut off."""
+    return ((x.view(torch.int64) + (0 if cut else 1 << 41)) & -(1 << 42)).view(torch.float64)
 
 
 def _there_and_back(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -57,7 +66,7 @@ def of_stages(asked: Asked) -> Iterator[Hypothesis]:
     right = asked.reference
     for form, to in _coarser(asked):
         for name, base, x in asked.finals():
-            if FORMATS[form].precision < FORMATS[effective_dtype(name, asked.case.dtype)].precision:
+            if form_of(form).precision < FORMATS[effective_dtype(name, asked.case.dtype)].precision:
                 yield Hypothesis(f"cast of {name}", f"{name} is cast to {form}{base}", {name: to(x)}, form)
         for inputs, word in INPUTS.items():
             name = f"cast of {' and '.join(inputs)}"

@@ -27,7 +27,7 @@ import math
 
 import numpy as np
 
-from accuracy.core.dtype import FORMATS, PROBES, rounding_band
+from accuracy.core.dtype import FORMATS, PROBES, form_of
 from accuracy.core.masks import keys_seen
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict import inside
@@ -50,7 +50,7 @@ def differs_from_run_to_run(evidence: Evidence) -> Finding | None:
     numbers: dict[str, float | str] = {"repeats_differ": float(repeats["repeats_differ"].max()), "in_dtype": dtype}
     if math.isnan(size):
         return Finding(NONDETERMINISTIC, "differs", numbers)
-    race = size > rounding_band(evidence.tensor, dtype)
+    race = size > evidence.band(dtype)
     ranks = sorted({int(rank) for rank in repeats["rank"] if rank != ALL_RANKS})
     numbers |= {"runs": float(repeats["repeats_runs"].max()), "ranks": ", ".join(map(str, ranks))}
     numbers |= {"repeats_size": size, "race": float(race)}
@@ -88,7 +88,7 @@ def probe(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
     rows = evidence.reruns.where(~np.isnan(evidence.reruns["future_differs"]))
     leaks = largest(_repeating(rows, evidence.reruns)["future_differs"])
-    bands = [rounding_band(evidence.tensor, dtype) for dtype in rows["dtype"]]
+    bands = [evidence.band(dtype) for dtype in rows["dtype"]]
     merely_rounds = inside.is_foreign(evidence) and bool((rows["error_rel"] <= bands).all())
     if leaks > 0 and not evidence.quantised and not merely_rounds:
         return Finding(LOGIC, "future", {"future_differs": float(leaks)})
@@ -108,7 +108,7 @@ def _repeating(rows: Rows, reruns: Rows) -> Rows:
 def _exact(evidence: Evidence, name: str, rows: Rows) -> Finding | None:
     if evidence.tensor == "lse":
         return _count_keys(evidence, rows)
-    band = max(rounding_band(evidence.tensor, evidence.dtype), TIMES_QUANTISED * evidence.quantised)
+    band = max(evidence.band(evidence.dtype), TIMES_QUANTISED * evidence.quantised)
     size, off = 1.0, largest(rows["error_rel"])
     if name == "one_gradient":
         gaussian = evidence.all_ranks.where(evidence.all_ranks["inputs"] == "gaussian")
@@ -133,6 +133,6 @@ def _count_keys(evidence: Evidence, rows: Rows) -> Finding | None:
 
 def _like_rounding(level: float, evidence: Evidence) -> bool:
     """Whether a coarser format's rounding would leave such an error; equal weights round alike, so it may be small."""
-    finer = FORMATS[evidence.effective].precision
+    finer = form_of(evidence.effective).precision
     coarser = [form for form in FORMATS.values() if form.precision < finer]
     return any(LEVEL * form.unit_roundoff / 16 <= level <= WITHIN * form.unit_roundoff for form in coarser)

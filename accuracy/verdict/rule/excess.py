@@ -66,6 +66,7 @@ from accuracy.verdict.evidence import INDEPENDENT, Evidence, times_single_device
 from accuracy.verdict.floor import LEVEL
 from accuracy.verdict.label import EXCESS_ROUNDING, LOGIC, Finding
 from accuracy.verdict.rows import Rows, largest, present, typical
+from accuracy.verdict.rule import factor
 
 BY_AUTOGRAD = ("flex_attention", "torch_math")
 GRADIENTS = ("dq", "dk", "dv")
@@ -76,6 +77,7 @@ LARGEST, ONE_RANK = 5.0, 3.0
 COHERENT = 3.0
 DEVIATIONS = 5.0
 FOREIGN_SHORT, FOREIGN = 4.0, 8.0
+ONE_WAY = 2.0  # four operands that lose digits all one way are 4 times as far off as one, which is twice as in squares
 
 
 def excess(evidence: Evidence) -> Finding | None:
@@ -163,14 +165,16 @@ def _looser(evidence: Evidence, rows: Rows, limit: float) -> float:
     if not inside.is_foreign(evidence):
         return 1.0
     if evidence.tensor == "lse" or not evidence.is_short:
-        return max(1.0, FOREIGN / limit)
+        cut = factor.by_sums_cut_off(evidence) if factor.are_sums_cut_off(evidence, rows) else 0.0
+        return max(1.0, FOREIGN / limit, cut / typical(least_of(evidence, rows)) / limit)
     same = evidence.on_one_rank.where(evidence.on_one_rank["inputs"] == rows["inputs"][0])
     if evidence.merges and len(same) and (own := typical(times_single_device(same))):
         return max(1.0, own)  # its own ratio on one rank
     made = evidence.unit_roundoff * typical(rows["condition_softmax"])  # by the rounding of scores to 16 bits
     least = max(typical(rows["single_device_rel"]), typical(rows["floor_rel"]))
     of_scores = made / least if rows["inputs"][0] != INDEPENDENT and made > least else 1.0
-    return max(1.0, FOREIGN_SHORT * of_scores / limit)
+    one_way = ONE_WAY if evidence.effective == "tf32_cut" else 1.0
+    return max(1.0, FOREIGN_SHORT * one_way * of_scores / limit)
 
 
 def _outlier(
@@ -187,7 +191,9 @@ def _outlier(
     natural = np.where(zero & (rows["error_rel"] > 0), rows["error_rms"] / rows["error_rel"], rows["reference_rms"])
     size = np.maximum(rows["single_device_max"], least[:few] * natural)
     elements = rows["error_max"] / size / np.maximum(1.0, allowed[:few] / (ONE_RANK * least[:few]))
-    if largest(elements) > LARGEST and not evidence.wired:  # in 8 bits the largest element has the largest error
+    if largest(elements) > LARGEST and not (
+        evidence.wired or evidence.in_parts
+    ):  # in 8 bits the largest element has the largest error
         found = {"x_single_device_max": largest(rows["error_max"] / size), "allowed": LARGEST}
         return Finding(EXCESS_ROUNDING, "element", numbers | found)
     times = (every["error_rel"] / allowed)[few:]

@@ -29,17 +29,22 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from accuracy.core.dtype import FORMATS, REFERENCE_ERROR, effective_dtype
+from accuracy.core import fields
+from accuracy.core.dtype import REFERENCE_ERROR, computed_in, effective_dtype, form_of
 from accuracy.core.quantisation import unit_roundoff
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, Evidence, extent
-from accuracy.verdict.label import BIASED, LOGIC, Finding
+from accuracy.verdict.label import BIASED, LOGIC, PRECISION_FLOOR, Finding
 from accuracy.verdict.rows import Rows, mean, typical
 
 STANDARD_ERRORS = 5.0
 FEWEST_ROWS = 32  # heads of tokens: the standard error of fewer is a guess (Student's t: 5 of 31 degrees are 2e-5)
 SHORT, WIDE = 1 / 8, 4.0  # unit roundoffs
+UNITS = {"tf32_cut": 2.0, "float8_e4m3": 0.41, "float8_e5m2": 0.41}
+"""Four operands on the way to dq and dk lose up to half a unit roundoff of themselves each, in the mean, where digits
+are cut off. The error of a value in 8 bits is one that all rows share: of few tokens it is no mean of many."""
+TERMS_A_STEP = 8.0  # that a tensor core adds to a sum at once, which then loses up to u of itself in the mean
 MOST_OF_IT = math.sqrt(0.5)  # of the error: half of its square
 FEWEST_SEEDS = 4
 LEVEL = 0.999
@@ -71,15 +76,35 @@ def _factor(evidence: Evidence, share: float) -> Finding | None:
     shown = _is_certain(evidence.tensor, evidence.effective, rows_of_tensor, certain, evidence.quantised)
     if not shown or abs(gain) < share * typical(rows["error_rel"]):
         return None
+    if gain < 0 and certain <= by_sums_cut_off(evidence):
+        return Finding(PRECISION_FLOOR, "sums_cut", {inside.MARK: inside.SUMS, "gain": gain, "floor": evidence.dtype})
     label = LOGIC if certain > evidence.unit_roundoff else BIASED
     return Finding(label, "factor", {"gain": gain, "gain_se": error, "factor": 1 + gain, "inputs": INDEPENDENT})
+
+
+def by_sums_cut_off(evidence: Evidence) -> float:
+    """By how much a user's function in float32 may shrink a tensor whose sums a tensor core adds: it cuts off what does
+    not fit, after every eight terms."""
+    if evidence.effective != "float32" or not inside.is_foreign(evidence):
+        return 0.0
+    key = evidence.key
+    group = float(key["heads"]) / float(key["heads_kv"])
+    terms = float(key["seqlen_q"]) * group if evidence.tensor in ("dk", "dv") else float(key["seqlen"])
+    return terms / TERMS_A_STEP * evidence.unit_roundoff
+
+
+def are_sums_cut_off(evidence: Evidence, rows: Rows) -> bool:
+    """Whether a tensor is as much smaller than the reference as such sums make it."""
+    gain, error = gain_of(rows)
+    return STANDARD_ERRORS * error < -gain <= by_sums_cut_off(evidence)
 
 
 def is_scaled(row: Mapping[str, Any]) -> bool:
     """Whether a single row of the table shows a factor."""
     certain = abs(row["error_gain"]) - STANDARD_ERRORS * row["error_gain_se"]
     rows, _ = extent(row, row["tensor"], np.array([row["rank"]]))
-    effective = effective_dtype(row["tensor"], row["dtype"])
+    arithmetic = fields.arithmetic_of(row["options"])
+    effective = computed_in(effective_dtype(row["tensor"], row["dtype"]), row["dtype"], arithmetic)
     quantised = unit_roundoff(str(row["kernel"]), str(row["kernel_options"]))
     return row["inputs"] == INDEPENDENT and _is_certain(row["tensor"], effective, rows[0], certain, quantised)
 
@@ -99,13 +124,14 @@ def gain_of(rows: Rows) -> tuple[float, float]:
 
 def shift(dtype: str) -> float:
     """What rounding a tensor to nearest in `dtype` may shift its gain by."""
-    form = FORMATS[dtype]
-    return max((SHORT if form.bytes == 2 else WIDE) * form.unit_roundoff, REFERENCE_ERROR)
+    form = form_of(dtype)
+    units = UNITS.get(dtype, SHORT if form.bytes == 2 else WIDE)
+    return max(units * form.unit_roundoff, REFERENCE_ERROR)
 
 
 def biased(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
-    if evidence.tensor == "lse" or evidence.effective == "float64":
+    if evidence.tensor == "lse" or evidence.effective in ("float64", "tf32_cut"):
         return None
     rows = evidence.all_ranks.joined(evidence.probes.where(evidence.probes["rank"] == ALL_RANKS))
     for (name,), same in rows.by("inputs").items():

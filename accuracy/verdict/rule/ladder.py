@@ -39,7 +39,7 @@ import math
 
 import numpy as np
 
-from accuracy.core.dtype import FORMATS, Format, rounding_band
+from accuracy.core.dtype import FORMATS, Format, form_of
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, TIMES_QUANTISED, Evidence, Rung
 from accuracy.verdict.floor import LEVEL, STRUCK, coarser_format
@@ -60,7 +60,7 @@ def ladder(evidence: Evidence) -> Finding | None:
     twice = TIMES_QUANTISED if evidence.quantised else TWICE
     for name, rows, ranks in evidence.by_inputs:
         rung, slope = own[name], _slope_to(evidence, name)
-        flat = evidence.is_short and slope is not None and slope < LEAST_SLOPE
+        flat = evidence.is_short and not evidence.in_parts and slope is not None and slope < LEAST_SLOPE
         if not (flat and rung.level > twice * _rounding(evidence, name, rows)) and not _beyond(evidence, dtype, name):
             if finding := _fault_of_finer(evidence, name, rung):
                 return finding
@@ -81,7 +81,7 @@ def ladder(evidence: Evidence) -> Finding | None:
 def beyond(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
     rows = evidence.all_ranks
-    band = rounding_band(evidence.tensor, evidence.dtype) if inside.is_foreign(evidence) else 0.0
+    band = evidence.band(evidence.dtype) if inside.is_foreign(evidence) else 0.0
     rows = rows.where((rows["beyond"] > 0) & (rows["error_max"] > band * rows["reference_rms"]))
     if not len(rows):
         return None
@@ -108,7 +108,7 @@ def _levels(evidence: Evidence, name: str) -> dict[int, float]:
     """Error by bits of the effective precision; where two dtypes have the same, the case's own."""
     dtypes = sorted(evidence.rungs, key=lambda dtype: dtype == evidence.dtype)
     return {
-        FORMATS[evidence.effective_in(dtype)].precision: evidence.rungs[dtype][name].level
+        form_of(evidence.effective_in(dtype)).precision: evidence.rungs[dtype][name].level
         for dtype in dtypes
         if name in evidence.rungs[dtype]
     }
@@ -116,7 +116,7 @@ def _levels(evidence: Evidence, name: str) -> dict[int, float]:
 
 def _slope_to(evidence: Evidence, name: str) -> float | None:
     """The fall from the next coarser dtype to this one."""
-    levels, bits = _levels(evidence, name), FORMATS[evidence.effective_in(evidence.dtype)].precision
+    levels, bits = _levels(evidence, name), form_of(evidence.effective_in(evidence.dtype)).precision
     below = max((each for each in levels if each < bits), default=None)
     return None if below is None else _fall(levels[below], levels[bits], bits - below)
 
@@ -125,7 +125,7 @@ def _fault_of_finer(evidence: Evidence, name: str, rung: Rung) -> Finding | None
     """A fault that a finer dtype shows, hidden under this dtype's rounding."""
     for dtype, others in evidence.rungs.items():
         fine = others.get(name)
-        finer = FORMATS[evidence.effective_in(dtype)].precision > FORMATS[evidence.effective].precision
+        finer = form_of(evidence.effective_in(dtype)).precision > form_of(evidence.effective).precision
         if fine is None or not finer or not _beyond(evidence, dtype, name) or rung.level < PRESENT * fine.level:
             continue
         if not _is_of_format(evidence, dtype, name):
@@ -145,13 +145,13 @@ def _is_of_format(evidence: Evidence, dtype: str, name: str) -> bool:
     found = gaussian and coarser_format(gaussian.level, gaussian.bits, np.empty(0), effective, gaussian.struck)
     if not found or not evidence.single_device_has_digits(dtype):
         return False
-    units = FORMATS[found[0]].unit_roundoff / FORMATS[effective].unit_roundoff
+    units = FORMATS[found[0]].unit_roundoff / form_of(effective).unit_roundoff
     return bool(here.level <= units * here.single_device)
 
 
 def _beyond(evidence: Evidence, dtype: str, name: str) -> bool:
     """Whether the error in a dtype, on some inputs, is none that rounding in it makes."""
-    rung, form = evidence.rungs[dtype][name], FORMATS[evidence.effective_in(dtype)]
+    rung, form = evidence.rungs[dtype][name], form_of(evidence.effective_in(dtype))
     if dtype == inside.FINEST and form.name == inside.FORMAT:
         return not inside.explains(evidence, dtype, name)
     single_device = rung.single_device
@@ -159,7 +159,7 @@ def _beyond(evidence: Evidence, dtype: str, name: str) -> bool:
         single_device = max(single_device, LEVEL * evidence.quantised)
     times = TIMES_QUANTISED if evidence.quantised else TIMES_SINGLE_DEVICE
     excused = times * single_device if evidence.single_device_has_digits(dtype) else 0.0
-    if rung.level <= max(rounding_band(evidence.tensor, dtype), excused, _of_scores(evidence, form, name)):
+    if rung.level <= max(evidence.band(dtype), excused, _of_scores(evidence, form, name)):
         return False
     for bits, level in _levels(evidence, name).items():
         finer = bits - form.precision
