@@ -204,6 +204,8 @@ def _times(row: Row) -> float:
     arithmetic = arithmetic_of(row["options"])
     if computed_in(row["dtype"], row["dtype"], arithmetic) in ARITHMETIC:
         least = max(least, OPERANDS * LEVEL * ARITHMETIC[arithmetic].unit_roundoff)
+    elif row["dtype"] == "float32" != arithmetic and row["error_gain"] < -factor.STANDARD_ERRORS * row["error_gain_se"]:
+        least = max(least, min(factor.cut_off(row, row["tensor"]), OPERANDS * -row["error_gain"]))
     return float(row["error_rel"]) / least
 
 

@@ -108,7 +108,7 @@ def _run(call: Mapping[str, Any], *sides: Paths, reruns: Mapping[str, Any] | Non
         functions |= each
     if not functions:
         check_of_no_function(node)
-    options = "".join(f"/{name}:{value}" for name, value in node.items())
+    options = "".join(f"/{name}:{value}" for name, value in node.items() if value is not None)
     texts = [
         [*names, *(f"given:{name}{options}{ranks}" for name in each)]
         for (names, each), ranks in zip(found, ("", "@1"), strict=False)

@@ -99,16 +99,16 @@ def execute(
         arithmetic.computing_with(configuration.threads, device),
         TemporaryDirectory(prefix="accuracy-") if output_dir is None else nullcontext(output_dir) as folder,
     ):
-        if shared is None:
-            configuration = with_answers(configuration, config)
+        configuration, refused = with_answers(configuration, config) if shared is None else (configuration, [])
         plans = plan(configuration, devices.free_bytes(device), ranks_here(device) if shared is None else shared.size())
+        plans += refused
         if shared is None:
             _must_travel(plans)
             tables = _measured(configuration, config, plans, Path(folder))
         else:
             tables = _on_callers_ranks(configuration, config, plans, Path(folder), shared)
         if output_dir is None:
-            _log_first_traceback(Path(folder))
+            _log_first_traceback(Path(folder), tables[0])
     order = {each.case.id: number for number, each in enumerate(plans)}
     tables = [rows[rows["case_id"].isin(order)].reset_index(drop=True) for rows in tables]
     tables[0] = tables[0].sort_values("case_id", key=lambda ids: ids.map(order), kind="stable", ignore_index=True)
@@ -154,8 +154,12 @@ SIDE = ("steps", "hypotheses", "boundaries", "places")
 """The tables of a run folder that `Run` has beside its results, in its order."""
 
 
-def _log_first_traceback(folder: Path) -> None:
-    """Log once what the first case that failed raised, where nobody keeps the folder."""
+def _log_first_traceback(folder: Path, results: pd.DataFrame) -> None:
+    """Log once what the first case that failed raised, where nobody keeps the folder; nothing where all of a dtype's
+    cases failed and others' did not, as in a function that refuses it."""
+    measured = {*results.loc[results["status"] == table.OK, "dtype"]}
+    if measured and not (results["status"].eq(table.FAILED) & results["dtype"].isin(measured)).any():
+        return
     texts = sorted((folder / table.TRACEBACKS).glob("*.txt"), key=lambda path: path.stat().st_mtime_ns)
     if texts:
         more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""

@@ -63,9 +63,9 @@ def _carry_out(
     if not gc.isenabled():  # `run.command`: what stays is imported
         gc.freeze()
         gc.enable()
-    if launch is None and not configuration.dry_run:
-        configuration = with_answers(configuration, config)
-    plans = plan(configuration, free, ranks_here(configuration.device) if launch is None else launch.size)
+    asked = launch is None and not configuration.dry_run
+    configuration, refused = with_answers(configuration, config) if asked else (configuration, [])
+    plans = plan(configuration, free, ranks_here(configuration.device) if launch is None else launch.size) + refused
     configuration = replace(configuration, workers=fitting_workers(configuration, plans, free))
     folder = run.folder_of(configuration, config)
     first = launch is None or launch.rank == 0

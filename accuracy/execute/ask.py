@@ -1,4 +1,4 @@
-"""What does a user's function take, and compute in? It is called twice in each dtype before a diagnosis is planned.
+"""What does a user's function take, and compute in? It is called a few times before a diagnosis is planned.
 
 Kernels mostly take 16 bits alone. The further grids of experiment=diagnose are in float32 and float64, where a fault
 shows best; a function that refuses these would be asked a quarter of the questions. So its further grids get the dtypes
@@ -23,11 +23,11 @@ from accuracy.config.resolve import EVERYWHERE
 from accuracy.core.case import Part, Problem, Variant
 from accuracy.core.dtype import ARITHMETIC, FORMATS, INPUT_FORMATS
 from accuracy.core.sharding import lengths_of
-from accuracy.execute import run
+from accuracy.execute import run, shapes
 from accuracy.execute.folder import opened
-from accuracy.execute.plan import plan
+from accuracy.execute.plan import Planned, plan
 from accuracy.results import table
-from accuracy.results.table import ALL_RANKS, OK
+from accuracy.results.table import ALL_RANKS, NOT_TAKEN, OK
 from accuracy.verdict.floor import LEVEL
 
 SEQLEN, HEADS, HEAD_DIM = 128, 2, 64
@@ -43,25 +43,61 @@ ONE_WAY = 0.5
 """Mean of the error over its root mean square: 0.87 where digits are cut off, 0 where they are rounded."""
 
 
-def with_answers(configuration: Configuration, config: Mapping[str, Any]) -> Configuration:
-    """Return the configuration whose functions say what they compute in, and whose further grids have dtypes that they
-    take, where nobody gave any.
+def with_answers(configuration: Configuration, config: Mapping[str, Any]) -> tuple[Configuration, list[Planned]]:
+    """Return the configuration with what its functions answered, and the cases that they refused.
 
-    config: the composed configuration, which a run records. Nothing is asked where the grids are what their author
-    wrote, or where a variant is none of a user's functions. With float32 taken, a further grid keeps those of its
-    dtypes that are; else it gets all that are: one dtype alone has none beside it that tells rounding from a fault.
+    Functions say what they compute in; further grids have dtypes and shapes that they take, where nobody gave any. With
+    float32 taken, a further grid keeps those of its dtypes that are; else it gets all that are: one dtype alone has
+    none beside it that tells rounding from a fault. Nothing is asked where the grids are what their author wrote, or
+    where a variant is none of a user's functions.
+
+    Args:
+        configuration: of the run.
+        config: the composed configuration, which a run records.
     """
     functions = configuration.variants and all(dict(each.options).get("fn") for each in configuration.variants)
-    questions = configuration.also or "float32" in configuration.dtypes
-    if not (functions and questions and configuration.given_keys == EVERYWHERE) or configuration.paths_a:
-        return configuration
-    rows = _answers(configuration, config)
+    wanted = configuration.also or "float32" in configuration.dtypes
+    if not (functions and wanted and configuration.given_keys == EVERYWHERE) or configuration.paths_a:
+        return configuration, []
+    tiny = _tiny(configuration)
+    copied = replace(tiny, inputs=(_inputs("copied", octaves=0.0),))
+    wide = replace(tiny, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),))
+    rows = _rows(replace(tiny, also=(copied, wide) if "float32" in tiny.dtypes else (copied,)), config)
     configuration = _with_arithmetic(configuration, rows)
     taken = _taken(configuration, rows)
-    if not taken or len(taken) == len(configuration.dtypes) or "dtype" in configuration.given:
-        return configuration
-    also = (replace(grid, dtypes=_of_grid(grid, taken)) for grid in configuration.also)
-    return replace(configuration, also=tuple(also))
+    if not taken or not configuration.also:
+        return configuration, []
+    configuration, refused = _in_shapes_taken(configuration, replace(tiny, dtypes=taken[:1]), config)
+    if len(taken) < len(configuration.dtypes) and "dtype" not in configuration.given:
+        also = (replace(grid, dtypes=_of_grid(grid, taken)) for grid in configuration.also)
+        configuration = replace(configuration, also=tuple(also))
+    return configuration, refused
+
+
+def _in_shapes_taken(
+    configuration: Configuration, tiny: Configuration, config: Mapping[str, Any]
+) -> tuple[Configuration, list[Planned]]:
+    """Return the configuration in shapes that its functions take, and the cases that they refused."""
+    base = tiny.problems[0]
+    if any(each.startswith("problem") for each in configuration.given):
+        return configuration, []
+    hard = _rows(replace(tiny, problems=tuple(shapes.hardest(base))), config)
+    if hard["status"].eq(OK).all():
+        return configuration, []
+    asked = shapes.questions(base)
+    several = replace(tiny, problems=tuple(asked.values()))
+    rows = _rows(several, config)
+    failed = {str(row["case_id"]): str(row["reason"]) for row in rows[rows["status"] != OK].to_dict("records")}
+    names = {problem: question for question, problem in asked.items()}
+    refused = []
+    for each in plan(several, None, tiny.world_sizes[0]):
+        if each.case.id in failed:
+            reason = f"{NOT_TAKEN}{names[each.case.problem]} ({failed[each.case.id]})"
+            refused.append(replace(each, unsupported=reason))
+    wrong = {names[each.case.problem] for each in refused}
+    found = shapes.taken(base, {question: question not in wrong for question in asked})
+    also = tuple(shapes.fitted(grid, found) for grid in configuration.also)
+    return replace(shapes.fitted(configuration, found), also=also), refused
 
 
 def arithmetic_of(rows: pd.DataFrame) -> str | None:
@@ -119,25 +155,25 @@ def _taken(configuration: Configuration, rows: pd.DataFrame) -> tuple[str, ...]:
     return tuple(each for each in configuration.dtypes if each in measured - refused)
 
 
-def _answers(configuration: Configuration, config: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the rows of two tiny cases of every function in each of the configuration's dtypes."""
+def _tiny(configuration: Configuration) -> Configuration:
+    """Return the configuration of one tiny case of every function in each of the dtypes."""
     main, given = configuration.problems[0], configuration.given
     size = 1 if 1 in configuration.world_sizes else min(configuration.world_sizes)
-    tiny = configuration
     sharded = any(lengths_of(each.sharding) for each in configuration.variants)
     if not sharded and not any(each.startswith("problem") for each in given):
-        problem = Problem(1, SEQLEN, HEADS, HEADS, HEAD_DIM, main.mask, HEAD_DIM**-0.5)
-        tiny = replace(configuration, problems=(problem,))
-    tiny = replace(
-        tiny, also=(), seeds=configuration.seeds[:1], world_sizes=(size,), observers=(), report=False, paths_b=(),
-        inputs=(_inputs("gaussian", std=1.0), _inputs("copied", octaves=0.0)), unusable="record",
-        case_seconds=min(SECONDS, configuration.case_seconds), problems=tiny.problems[:1],
+        main = Problem(1, SEQLEN, HEADS, HEADS, HEAD_DIM, main.mask, HEAD_DIM**-0.5)
+    return replace(
+        configuration, also=(), seeds=configuration.seeds[:1], world_sizes=(size,), observers=(), report=False,
+        paths_b=(), inputs=(_inputs("gaussian", std=1.0),), unusable="record", problems=(main,),
+        case_seconds=min(SECONDS, configuration.case_seconds),
     )  # fmt: skip
-    if "float32" in tiny.dtypes:
-        tiny = replace(tiny, also=(replace(tiny, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),)),))
+
+
+def _rows(tiny: Configuration, config: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the table of a run of its own, which is not kept."""
     with TemporaryDirectory(prefix="accuracy-") as folder:
-        plans = plan(tiny, None, size)
-        with opened(Path(folder), configuration.device):
+        plans = plan(tiny, None, tiny.world_sizes[0])
+        with opened(Path(folder), tiny.device):
             outcome = run.execute(tiny, config, plans, Path(folder), ["(asked)"], quiet=True)
         if outcome.interrupted:
             raise KeyboardInterrupt

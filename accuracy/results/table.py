@@ -34,6 +34,8 @@ ALL_RANKS = -1
 
 TRACEBACKS = "tracebacks"
 OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
+NOT_TAKEN = "not taken: "
+"""How the reason of a case begins that a user's function refused when it was asked what it takes."""
 TOO_FEW_RANKS = "world=processes has "
 """How the reason of a case begins that more ranks would measure than there are here."""
 

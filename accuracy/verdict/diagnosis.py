@@ -12,8 +12,8 @@ import pandas as pd
 from accuracy.core import fields
 from accuracy.core.dtype import DTYPES, PROBES
 from accuracy.core.errors import NOT_SHARED
-from accuracy.core.number import count
-from accuracy.results.table import ALL_RANKS, FAILED, OK, TOO_FEW_RANKS
+from accuracy.core.number import count, listed
+from accuracy.results.table import ALL_RANKS, FAILED, NOT_TAKEN, OK, TOO_FEW_RANKS
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, times_single_device
 from accuracy.verdict.facts import Facts, Width
@@ -107,6 +107,7 @@ def _gaps(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     uncertain = results[(results["world_size"] > 1) & results["error_rel"].notna() & results["condition_sum"].isna()]
     return {
         "not_tried": _not_tried(results[(results["status"] == OK) & results["mask"].notna()]),
+        "not_taken": _not_taken(results),
         "failed": int((status == FAILED).sum()),
         "cases": len(status),
         "failures": _failures(results),
@@ -114,6 +115,17 @@ def _gaps(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
         "not_returned": tuple(name for name in ("lse", "dq", "dk", "dv") if name not in returned),
         "unjudged": tuple(sorted({*uncertain["inputs"]} - {*PROBES, INDEPENDENT})),
     }
+
+
+def _not_taken(results: pd.DataFrame) -> tuple[str, ...]:
+    """Return what a user's function refused when it was asked, those of one reason together."""
+    reasons = results["reason"].astype(str)
+    told = reasons[reasons.str.startswith(NOT_TAKEN)].str.removeprefix(NOT_TAKEN).drop_duplicates()
+    found: dict[str, list[str]] = {}
+    for each in told:
+        question, _, reason = each.partition(" (")
+        found.setdefault(reason, []).append(question)
+    return tuple(f"{listed(each)} ({reason}" for reason, each in found.items())
 
 
 def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:

@@ -116,6 +116,7 @@ class Facts:
     inside: frozenset[str] = frozenset()  # facts of a user's function (`accuracy.verdict.inside`)
     arithmetic: str = ""  # what it was found to compute its products in, in words
     not_tried: tuple[str, ...] = ()
+    not_taken: tuple[str, ...] = ()  # shapes that a user's function refused when it was asked, and why
     failed: int = 0  # of so many cases
     cases: int = 0
     failures: tuple[tuple[int, str, str], ...] = ()  # of each kind: cases, the first one's settings, the reason

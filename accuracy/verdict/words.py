@@ -238,6 +238,8 @@ def evidence(facts: "Facts") -> Iterator[str]:
         yield from [f"Beside that it computes {facts.arithmetic}."] if facts.arithmetic else []
     yield from (f"Not measured on {size} ranks: {reason}." for size, reason in facts.missing_sizes.items())
     yield from (f"Not measured in {', '.join(dtypes)}: {reason}." for reason, dtypes in facts.unmeasured.items())
+    if facts.not_taken:
+        yield f"Not taken, so not asked: {'; '.join(facts.not_taken)}."
     if facts.not_returned:
         yield f"Not returned, so not judged: {', '.join(facts.not_returned)}."
     for cases, first, reason in facts.failures:

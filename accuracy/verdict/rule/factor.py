@@ -83,14 +83,16 @@ def _factor(evidence: Evidence, share: float) -> Finding | None:
 
 
 def by_sums_cut_off(evidence: Evidence) -> float:
-    """By how much a user's function in float32 may shrink a tensor whose sums a tensor core adds: it cuts off what does
-    not fit, after every eight terms."""
-    if evidence.effective != "float32" or not inside.is_foreign(evidence):
-        return 0.0
-    key = evidence.key
-    group = float(key["heads"]) / float(key["heads_kv"])
-    terms = float(key["seqlen_q"]) * group if evidence.tensor in ("dk", "dv") else float(key["seqlen"])
-    return terms / TERMS_A_STEP * evidence.unit_roundoff
+    """By how much a user's function in float32 may shrink a tensor whose sums a tensor core adds."""
+    own = evidence.effective == "float32" and inside.is_foreign(evidence)
+    return cut_off(evidence.key, evidence.tensor) if own else 0.0
+
+
+def cut_off(setting: Mapping[str, Any], tensor: str) -> float:
+    """By how much sums in float32 shrink at most where a tensor core cuts off what does not fit, after each step."""
+    of_queries = float(setting["seqlen_q"]) * float(setting["heads"]) / float(setting["heads_kv"])
+    terms = of_queries if tensor in ("dk", "dv") else float(setting["seqlen"])
+    return terms / TERMS_A_STEP * form_of("float32").unit_roundoff
 
 
 def are_sums_cut_off(evidence: Evidence, rows: Rows) -> bool:
@@ -106,6 +108,9 @@ def is_scaled(row: Mapping[str, Any]) -> bool:
     arithmetic = fields.arithmetic_of(row["options"])
     effective = computed_in(effective_dtype(row["tensor"], row["dtype"]), row["dtype"], arithmetic)
     quantised = unit_roundoff(str(row["kernel"]), str(row["kernel_options"]))
+    own = effective == "float32" != arithmetic and fields.is_foreign(row["options"])
+    if own and row["error_gain"] < 0 and certain <= cut_off(row, row["tensor"]):
+        return False
     return row["inputs"] == INDEPENDENT and _is_certain(row["tensor"], effective, rows[0], certain, quantised)
 
 

@@ -1,0 +1,97 @@
+"""Which shapes does a user's function take, and the same questions in shapes that it takes.
+
+Kernels refuse head dims below a tile, lengths that are no multiple of one, grouped heads, batches, or one of the masks.
+A grid of a diagnosis whose shape is refused asks nothing; so its problems get the nearest shape that is taken, but for
+what the user gave. Two calls come first that have every difficulty at once: a function that takes these is not asked
+on.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from accuracy.config.read import Configuration
+from accuracy.core.case import Problem
+
+DIMS = (8, 16, 24, 32, 40, 64, 128)
+"""Head dims of the grids of a diagnosis."""
+LENGTHS = {1: 43, 8: 40, 16: 48, 32: 96, 64: 192, 128: 128}
+"""By what a length may have to be a multiple of, one that is no multiple of the next."""
+MASKS = ("causal", "full")
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What a function takes. dims: head dims, None: any; unit: what lengths are multiples of."""
+
+    dims: tuple[int, ...] | None = None
+    unit: int = 1
+    batches: bool = True
+    grouped: bool = True
+    masks: tuple[str, ...] = MASKS
+
+
+def hardest(base: Problem) -> list[Problem]:
+    """Return two problems that have every difficulty: an odd head dim and a small one, an odd length, both masks."""
+    hard = replace(base, batch=2, seqlen=LENGTHS[1], heads=2, heads_kv=1)
+    return [with_dim(replace(hard, mask=mask), dim) for mask, dim in zip(MASKS, (40, 8), strict=True)]
+
+
+def questions(base: Problem) -> dict[str, Problem]:
+    """Return problems that differ from one that is taken in one thing each, by what that is."""
+    found = {f"head_dim={dim}": with_dim(base, dim) for dim in DIMS if dim != base.head_dim}
+    found |= {
+        f"seqlen={length}": replace(base, seqlen=length) for unit, length in LENGTHS.items() if unit < base.seqlen
+    }
+    found |= {f"mask={mask}": replace(base, mask=mask) for mask in MASKS if mask != base.mask}
+    return found | {"batch=2": replace(base, batch=2), "heads_kv=1": replace(base, heads_kv=1)}
+
+
+def taken(base: Problem, right: Mapping[str, bool]) -> Shapes:
+    """Return what is taken. right: by question, whether it gave numbers."""
+    refused = {question for question, answered in right.items() if not answered}
+    return Shapes(
+        dims=tuple(dim for dim in DIMS if f"head_dim={dim}" not in refused),
+        unit=next((unit for unit, length in LENGTHS.items() if f"seqlen={length}" not in refused), base.seqlen),
+        batches="batch=2" not in refused,
+        grouped="heads_kv=1" not in refused,
+        masks=tuple(mask for mask in MASKS if f"mask={mask}" not in refused),
+    )
+
+
+def fitted(grid: Configuration, shapes: Shapes) -> Configuration:
+    """Return a grid in shapes that are taken; what the user gave stays, and so do packed documents."""
+    given = {key.removeprefix("problem.") for key in grid.given}
+    if "problem" in given:
+        return grid
+    sizes = math.lcm(*grid.world_sizes)
+    problems = dict.fromkeys(_fitted(each, shapes, given, sizes) for each in grid.problems)
+    allowed = {each: None for each in problems if "mask" in given or each.mask in (*shapes.masks, "causal_top_left")}
+    others = [replace(each, mask=shapes.masks[0]) for each in problems] if shapes.masks else problems
+    return replace(grid, problems=tuple(allowed or dict.fromkeys(others)))
+
+
+def _fitted(problem: Problem, shapes: Shapes, given: set[str], sizes: int) -> Problem:
+    if shapes.dims and problem.head_dim not in shapes.dims and not given & {"head_dim", "head_dim_v"}:
+        larger = [dim for dim in shapes.dims if dim > problem.head_dim]
+        problem = with_dim(problem, min(larger, default=max(shapes.dims)))
+    if not shapes.grouped and not given & {"heads", "heads_kv"}:
+        problem = replace(problem, heads_kv=problem.heads)
+    if not shapes.batches and "batch" not in given:
+        problem = replace(problem, batch=1)
+    if shapes.unit == 1 or problem.documents or given & {"seqlen", "seqlen_q", "documents"}:
+        return problem
+    unit = shapes.unit * sizes
+    queries = None if problem.seqlen_q is None else _up(problem.seqlen_q, unit)
+    length = _up(problem.seqlen, unit) + unit * (problem.seqlen_q is not None)
+    return replace(problem, seqlen=length, seqlen_q=queries)
+
+
+def with_dim(problem: Problem, dim: int) -> Problem:
+    """Return a problem of another head dim, with the scale that belongs to it where the problem has its own's."""
+    own = math.isclose(problem.softmax_scale, problem.head_dim**-0.5)
+    return replace(problem, head_dim=dim, softmax_scale=dim**-0.5 if own else problem.softmax_scale)
+
+
+def _up(length: int, unit: int) -> int:
+    return -(-length // unit) * unit
