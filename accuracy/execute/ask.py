@@ -60,9 +60,11 @@ def with_answers(configuration: Configuration, config: Mapping[str, Any]) -> tup
     if not (functions and wanted and configuration.given_keys == EVERYWHERE) or configuration.paths_a:
         return configuration, []
     tiny = _tiny(configuration)
-    copied = replace(tiny, inputs=(_inputs("copied", octaves=0.0),))
-    wide = replace(tiny, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),))
-    rows = _rows(replace(tiny, also=(copied, wide) if "float32" in tiny.dtypes else (copied,)), config)
+    rows = _first_answers(tiny, config)
+    if not _taken(tiny, rows) and not {"problem", "problem.mask"} & {*configuration.given}:
+        other = shapes.MASKS[tiny.problems[0].mask == shapes.MASKS[0]]
+        tiny = replace(tiny, problems=(replace(tiny.problems[0], mask=other),))
+        rows = _first_answers(tiny, config)
     configuration = _with_arithmetic(configuration, rows)
     taken = _taken(configuration, rows)
     if not taken or not configuration.also:
@@ -167,6 +169,13 @@ def _tiny(configuration: Configuration) -> Configuration:
         paths_b=(), inputs=(_inputs("gaussian", std=1.0),), unusable="record", problems=(main,),
         case_seconds=min(SECONDS, configuration.case_seconds),
     )  # fmt: skip
+
+
+def _first_answers(tiny: Configuration, config: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the table of Gaussian inputs and of those that show what v is rounded to."""
+    copied = replace(tiny, inputs=(_inputs("copied", octaves=0.0),))
+    wide = replace(tiny, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),))
+    return _rows(replace(tiny, also=(copied, wide) if "float32" in tiny.dtypes else (copied,)), config)
 
 
 def _rows(tiny: Configuration, config: Mapping[str, Any]) -> pd.DataFrame:

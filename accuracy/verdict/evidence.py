@@ -33,6 +33,7 @@ from accuracy.verdict.rows import KERNEL, Rows, columns_of, combinations, typica
 
 _INPUTS = fields.names(fields.INPUTS)
 INDEPENDENT = "gaussian"
+SMALL_SCORES = 1.5
 TIMES_QUANTISED = 4.0
 """Of a policy's unit roundoff: its operands are rounded one by one, so that four or six independent errors of about
 0.4 u add up to one u; twice that for those of results and for rank by rank, and twice for what inputs do to scales."""
@@ -124,6 +125,17 @@ class Evidence:
     def band(self, dtype: str) -> float:
         """The relative error that rounding alone stays below in a case of that dtype."""
         return rounding_band(self.tensor, dtype, self.arithmetic)
+
+    def spread_of_scores(self, options: str) -> float:
+        """The standard deviation of scores on inputs with these options, of which q and k are independent of each
+        other."""
+        std = float(pairs_of(options).get("std", 1.0))
+        return std**2 * float(self.key["softmax_scale"]) * math.sqrt(float(self.key["head_dim"]))
+
+    def has_small_scores(self, inputs: str) -> bool:
+        """Whether scores spread by little more than 1, so that rounding them to 16 bits moves no weight far: those of
+        Gaussian inputs with a scale of about D^-0.5."""
+        return inputs == INDEPENDENT and self.spread_of_scores("") <= SMALL_SCORES
 
     @property
     def in_parts(self) -> bool:

@@ -170,11 +170,22 @@ def _looser(evidence: Evidence, rows: Rows, limit: float) -> float:
     same = evidence.on_one_rank.where(evidence.on_one_rank["inputs"] == rows["inputs"][0])
     if evidence.merges and len(same) and (own := typical(times_single_device(same))):
         return max(1.0, own)  # its own ratio on one rank
-    made = evidence.unit_roundoff * typical(rows["condition_softmax"])  # by the rounding of scores to 16 bits
+    made = evidence.unit_roundoff * condition_of_scores(evidence, rows)  # by the rounding of scores to 16 bits
     least = max(typical(rows["single_device_rel"]), typical(rows["floor_rel"]))
-    of_scores = made / least if rows["inputs"][0] != INDEPENDENT and made > least else 1.0
+    of_scores = made / least if not evidence.has_small_scores(rows["inputs"][0]) and made > least else 1.0
     one_way = ONE_WAY if evidence.effective == "tf32_cut" else 1.0
     return max(1.0, FOREIGN_SHORT * one_way * of_scores / limit)
+
+
+def condition_of_scores(evidence: Evidence, rows: Rows) -> float:
+    """How many times the relative error of scores a tensor inherits; NaN where it was not recorded.
+
+    That of out is the softmax's condition number. dq and dk are made of the weights but the largest, each of which has
+    the whole error of its score: it is the scores' standard deviation, where inputs say their own.
+    """
+    condition = typical(rows["condition_softmax"])
+    spread = evidence.spread_of_scores(str(rows["inputs_options"][0])) if len(rows) else math.nan
+    return max(condition, spread) if evidence.tensor in OF_OUT else condition
 
 
 def _outlier(

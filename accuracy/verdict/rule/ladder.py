@@ -14,8 +14,8 @@ that are beyond any rounding in the dtype.
 - a function of a user's may round scores to the case's 16 bits, as transformers' eager attention does. Rounding once
   moves a score by 0.41 u of itself, root mean square, and the weights, with all that is summed with them, by that times
   the softmax's condition number: on peaked inputs, of condition 27, by 0.043 in bfloat16, above the band (eager out
-  measures 0.035 to 0.037). Four times that is allowed, as `excess` has it, but on Gaussian inputs, whose scores are
-  small;
+  measures 0.035 to 0.037). Four times that is allowed, as `excess` has it, but where scores are small
+  (Gaussian inputs under the usual scale);
 - a kernel that quantises rounds alike in every dtype: its error is beyond the band where it is above 4 times single
   device's, which in turn is held to 4 unit roundoffs of what is quantised on Gaussian inputs. On others elements may be
   equal and round alike, and a block's scale decides how: at least one rounding of what is quantised counts there;
@@ -45,7 +45,7 @@ from accuracy.verdict.evidence import INDEPENDENT, TIMES_QUANTISED, Evidence, Ru
 from accuracy.verdict.floor import LEVEL, STRUCK, coarser_format
 from accuracy.verdict.label import LOGIC, PRECISION_FLOOR, Finding, Numbers
 from accuracy.verdict.rows import Rows, typical
-from accuracy.verdict.rule.excess import FOREIGN_SHORT, cancellation
+from accuracy.verdict.rule.excess import FOREIGN_SHORT, cancellation, condition_of_scores
 
 TIMES_SINGLE_DEVICE = 30.0
 LEAST_SLOPE = 0.5
@@ -169,12 +169,12 @@ def _beyond(evidence: Evidence, dtype: str, name: str) -> bool:
 
 
 def _of_scores(evidence: Evidence, form: Format, name: str) -> float:
-    """What a user's function may make of scores that it rounds to 16 bits, on other inputs than Gaussian ones; 0 where
-    no condition number was recorded."""
-    if form.bytes != 2 or name == INDEPENDENT or not inside.is_foreign(evidence):
+    """What a user's function may make of scores that it rounds to 16 bits; 0 where scores are small, and where no
+    condition number was recorded."""
+    if form.bytes != 2 or evidence.has_small_scores(name) or not inside.is_foreign(evidence):
         return 0.0
     rows = evidence.all_ranks
-    condition = typical(rows.where(rows["inputs"] == name)["condition_softmax"])
+    condition = condition_of_scores(evidence, rows.where(rows["inputs"] == name))
     return FOREIGN_SHORT * LEVEL * form.unit_roundoff * condition if condition == condition else 0.0
 
 
