@@ -124,6 +124,22 @@ def rising_maxima(generator: Generator, shape: Shape, tensor: str, *, rise: Fini
     return values + math.copysign(part, rise) * (np.arange(shape[1]) / shape[1])[None, :, None, None]
 
 
+def shifted(generator: Generator, shape: Shape, tensor: str, *, scores: Finite = -150.0) -> np.ndarray:
+    """Scores that all lie far below zero, or far above: a softmax without them is the same.
+
+    float32 holds exp(-87) to full digits and nothing below exp(-104); so a maximum that starts at 0 in place of minus
+    infinity, or padding whose score is 0, outweighs every key (flash-attention #2082, pytorch #196678). q and k have a
+    part along (1, ..., 1) / sqrt(D), of sizes whose product is `scores` under the default scale; what is left of them
+    has none. v and dout are N(0, 1).
+    """
+    values = generator.standard_normal(shape)
+    if tensor not in "qk":
+        return values
+    values -= values.mean(axis=3, keepdims=True)
+    part = math.sqrt(abs(scores) / math.sqrt(shape[3]))
+    return values + (math.copysign(part, scores) if tensor == "k" else part)
+
+
 def tied(generator: Generator, shape: Shape, tensor: str) -> np.ndarray:
     """Two tied row maxima and values of one sign: where rounding to 16 bits is biased.
 
@@ -239,7 +255,7 @@ class Distribution:
 PARTS = {
     each.__name__: Distribution(each)
     for each in (
-        gaussian, uniform, sum_loss, peaked, outliers, attention_sink, heavy_channels, rising_maxima, tied,
+        gaussian, uniform, sum_loss, peaked, outliers, attention_sink, heavy_channels, rising_maxima, shifted, tied,
         zero_query, one_value, one_gradient, index_value, one_hot, copied,
     )
 }  # fmt: skip
