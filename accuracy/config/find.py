@@ -65,7 +65,11 @@ def variants(nodes: Any, folders: Sequence[Path]) -> Iterator[Variant]:
 
 def is_shorthand(node: Any) -> bool:
     """Whether it is no variant, but a knob that a variant's YAML refers to: variant.fn is variant.callable.fn."""
-    return isinstance(node, str) or (isinstance(node, list) and all(isinstance(each, str) for each in node))
+    return (
+        node is None
+        or isinstance(node, str)
+        or (isinstance(node, list) and all(isinstance(each, str) for each in node))
+    )
 
 
 def _function_names(given: Any, taken: set[str]) -> dict[Any, str]:

@@ -80,13 +80,13 @@ def _in_shapes_taken(
     configuration: Configuration, tiny: Configuration, config: Mapping[str, Any]
 ) -> tuple[Configuration, list[Planned]]:
     """Return the configuration in shapes that its functions take, and the cases that they refused."""
-    base = tiny.problems[0]
-    if any(each.startswith("problem") for each in configuration.given):
+    base, given = tiny.problems[0], shapes.given_of(configuration)
+    if given - shapes.KNOWN:
         return configuration, []
-    hard = _rows(replace(tiny, problems=tuple(shapes.hardest(base))), config)
+    hard = _rows(replace(tiny, problems=tuple(shapes.hardest(base, given))), config)
     if hard["status"].eq(OK).all():
         return configuration, []
-    asked = shapes.questions(base)
+    asked = shapes.questions(base, given)
     several = replace(tiny, problems=tuple(asked.values()))
     rows = _rows(several, config)
     failed = {str(row["case_id"]): str(row["reason"]) for row in rows[rows["status"] != OK].to_dict("records")}
@@ -159,11 +159,14 @@ def _taken(configuration: Configuration, rows: pd.DataFrame) -> tuple[str, ...]:
 
 def _tiny(configuration: Configuration) -> Configuration:
     """Return the configuration of one tiny case of every function in each of the dtypes."""
-    main, given = configuration.problems[0], configuration.given
+    main, given = configuration.problems[0], shapes.given_of(configuration)
     size = 1 if 1 in configuration.world_sizes else min(configuration.world_sizes)
     sharded = any(lengths_of(each.sharding) for each in configuration.variants)
-    if not sharded and not any(each.startswith("problem") for each in given):
-        main = Problem(1, SEQLEN, HEADS, HEADS, HEAD_DIM, main.mask, HEAD_DIM**-0.5)
+    if not sharded and not given - shapes.KNOWN:
+        scale = main.softmax_scale if "softmax_scale" in given else HEAD_DIM**-0.5
+        plain = Problem(1, SEQLEN, HEADS, HEADS, HEAD_DIM, main.mask, scale)
+        more = shapes.HEADS if shapes.HEADS & given else set()
+        main = replace(plain, **{key: getattr(main, key) for key in given | more})
     return replace(
         configuration, also=(), seeds=configuration.seeds[:1], world_sizes=(size,), observers=(), report=False,
         paths_b=(), inputs=(_inputs("gaussian", std=1.0),), unusable="record", problems=(main,),

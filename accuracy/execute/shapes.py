@@ -9,6 +9,7 @@ on.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from accuracy.config.read import Configuration
 from accuracy.core.case import Problem
@@ -18,6 +19,9 @@ DIMS = (8, 16, 24, 32, 40, 64, 128)
 LENGTHS = {1: 43, 8: 40, 16: 48, 32: 96, 64: 192, 128: 128}
 """By what a length may have to be a multiple of, one that is no multiple of the next."""
 MASKS = ("causal", "full")
+HEADS = {"heads", "heads_kv"}
+KNOWN = {"batch", "seqlen", "head_dim", "mask", "softmax_scale", *HEADS}
+"""What of a problem the questions are about; a user who gives more of it is asked nothing."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +35,28 @@ class Shapes:
     masks: tuple[str, ...] = MASKS
 
 
-def hardest(base: Problem) -> list[Problem]:
-    """Return two problems that have every difficulty: an odd head dim and a small one, an odd length, both masks."""
-    hard = replace(base, batch=2, seqlen=LENGTHS[1], heads=2, heads_kv=1)
-    return [with_dim(replace(hard, mask=mask), dim) for mask, dim in zip(MASKS, (40, 8), strict=True)]
+def hardest(base: Problem, given: set[str]) -> list[Problem]:
+    """Return two problems that have every difficulty: an odd head dim and a small one, an odd length, both masks.
+
+    given: what the user chose of a problem, which stays.
+    """
+    hard: dict[str, Any] = {"batch": 2, "seqlen": LENGTHS[1], **({} if HEADS & given else {"heads": 2, "heads_kv": 1})}
+    found = []
+    for mask, dim in zip(MASKS, (40, 8), strict=True):
+        problem = with_dim(base, base.head_dim if "head_dim" in given else dim)
+        changes = {key: value for key, value in {**hard, "mask": mask}.items() if key not in given}
+        found.append(replace(problem, **changes))
+    return found
 
 
-def questions(base: Problem) -> dict[str, Problem]:
-    """Return problems that differ from one that is taken in one thing each, by what that is."""
+def questions(base: Problem, given: set[str]) -> dict[str, Problem]:
+    """Return problems that differ from one that is taken in one thing each, by what that is; not in what is given."""
     found = {f"head_dim={dim}": with_dim(base, dim) for dim in DIMS if dim != base.head_dim}
-    found |= {
-        f"seqlen={length}": replace(base, seqlen=length) for unit, length in LENGTHS.items() if unit < base.seqlen
-    }
+    found |= {f"seqlen={length}": replace(base, seqlen=length) for length in LENGTHS.values() if length != base.seqlen}
     found |= {f"mask={mask}": replace(base, mask=mask) for mask in MASKS if mask != base.mask}
-    return found | {"batch=2": replace(base, batch=2), "heads_kv=1": replace(base, heads_kv=1)}
+    found |= {"batch=2": replace(base, batch=2)}
+    found |= {"heads_kv=1": replace(base, heads_kv=1)} if not HEADS & given else {}
+    return {name: problem for name, problem in found.items() if name.partition("=")[0] not in given}
 
 
 def taken(base: Problem, right: Mapping[str, bool]) -> Shapes:
@@ -61,9 +73,7 @@ def taken(base: Problem, right: Mapping[str, bool]) -> Shapes:
 
 def fitted(grid: Configuration, shapes: Shapes) -> Configuration:
     """Return a grid in shapes that are taken; what the user gave stays, and so do packed documents."""
-    given = {key.removeprefix("problem.") for key in grid.given}
-    if "problem" in given:
-        return grid
+    given = given_of(grid)
     sizes = math.lcm(*grid.world_sizes)
     problems = dict.fromkeys(_fitted(each, shapes, given, sizes) for each in grid.problems)
     allowed = {each: None for each in problems if "mask" in given or each.mask in (*shapes.masks, "causal_top_left")}
@@ -71,11 +81,16 @@ def fitted(grid: Configuration, shapes: Shapes) -> Configuration:
     return replace(grid, problems=tuple(allowed or dict.fromkeys(others)))
 
 
+def given_of(configuration: Configuration) -> set[str]:
+    """Return what the user gave of the problem: its keys, `problem` for all of it."""
+    return {key.removeprefix("problem.") for key in configuration.given if key.startswith("problem")}
+
+
 def _fitted(problem: Problem, shapes: Shapes, given: set[str], sizes: int) -> Problem:
     if shapes.dims and problem.head_dim not in shapes.dims and not given & {"head_dim", "head_dim_v"}:
         larger = [dim for dim in shapes.dims if dim > problem.head_dim]
         problem = with_dim(problem, min(larger, default=max(shapes.dims)))
-    if not shapes.grouped and not given & {"heads", "heads_kv"}:
+    if not shapes.grouped and not given & HEADS:
         problem = replace(problem, heads_kv=problem.heads)
     if not shapes.batches and "batch" not in given:
         problem = replace(problem, batch=1)

@@ -142,6 +142,12 @@ class Evidence:
         """Whether products in a coarser arithmetic than the case's dtype decide how exact the tensor is."""
         return self.effective in ARITHMETIC
 
+    def units(self, dtype: str) -> float:
+        """How many unit roundoffs of the dtype one of the function's own products is: single device's error in that
+        dtype times this is what such products make, to first order."""
+        effective = effective_dtype(self.tensor, dtype)
+        return form_of(self._computed_in(dtype)).unit_roundoff / form_of(effective).unit_roundoff
+
     @property
     def arithmetic(self) -> str:
         """What the function of a user's computes its products in; empty: its dtype."""

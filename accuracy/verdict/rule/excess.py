@@ -119,7 +119,7 @@ def cancellation(evidence: Evidence, inputs: str, rows: Rows) -> np.ndarray:
 
 def least_of(evidence: Evidence, rows: Rows) -> np.ndarray:
     """Relative error of each row that single device has, but for luck: at least one rounding."""
-    least = np.fmax(rows["single_device_rel"], rows["floor_rel"])
+    least = np.fmax(rows["single_device_rel"] * evidence.units(evidence.dtype), rows["floor_rel"])
     return np.maximum(present(least), max(REFERENCE_ERROR, LEVEL * evidence.unit_roundoff))
 
 

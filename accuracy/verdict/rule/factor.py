@@ -147,6 +147,8 @@ def biased(evidence: Evidence) -> Finding | None:
                 side = mean(same[column])
                 numbers = {"bias_t": math.copysign(t, side), "bias_share": share, "inputs": name}
                 numbers |= {"side": above if side > 0 else below} | inside.weights(evidence, name)
+                if side < 0 and typical(same["error_rel"]) <= by_sums_cut_off(evidence):
+                    numbers |= {inside.MARK: inside.SUMS}
                 return Finding(BIASED, "biased", numbers)
     return None
 

@@ -154,7 +154,7 @@ def _beyond(evidence: Evidence, dtype: str, name: str) -> bool:
     rung, form = evidence.rungs[dtype][name], form_of(evidence.effective_in(dtype))
     if dtype == inside.FINEST and form.name == inside.FORMAT:
         return not inside.explains(evidence, dtype, name)
-    single_device = rung.single_device
+    single_device = rung.single_device * evidence.units(dtype)
     if evidence.wired or (evidence.quantised and name != INDEPENDENT):
         single_device = max(single_device, LEVEL * evidence.quantised)
     times = TIMES_QUANTISED if evidence.quantised else TIMES_SINGLE_DEVICE

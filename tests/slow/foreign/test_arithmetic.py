@@ -1,0 +1,125 @@
+"""What tensor cores do to float32 is a fact that is told, and a fault beside it is found; a function is asked first."""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import accuracy
+from accuracy.api.tf32 import WAYS, rounded
+from accuracy.verdict.label import LOGIC, ROUNDING
+
+SMALL = {"seqlen": 64, "heads": 2, "heads_kv": 1, "head_dim": 16, "dtype": "float32", "world_size": 1}
+Product = Callable[[Tensor, Tensor], Tensor]
+
+
+class Products(torch.autograd.Function):
+    """A product, and both products of its backward, by one function."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, product: Product) -> Tensor:
+        ctx.save_for_backward(a, b)
+        ctx.product = product
+        return product(a, b)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        a, b = ctx.saved_tensors
+        return ctx.product(gradient, b.mT), ctx.product(a.mT, gradient), None
+
+
+def tf32(a: Tensor, b: Tensor) -> Tensor:
+    return rounded(a, WAYS[0]) @ rounded(b, WAYS[0])
+
+
+def tf32_cut(a: Tensor, b: Tensor) -> Tensor:
+    return rounded(a, WAYS[1]) @ rounded(b, WAYS[1])
+
+
+def split_16(a: Tensor, b: Tensor) -> Tensor:
+    """Three products of bfloat16 parts."""
+    high_a, high_b = a.bfloat16().float(), b.bfloat16().float()
+    low_a, low_b = (a - high_a).bfloat16().float(), (b - high_b).bfloat16().float()
+    return high_a @ high_b + (high_a @ low_b + low_a @ high_b)
+
+
+def cut_sums(a: Tensor, b: Tensor) -> Tensor:
+    """Eight terms at a time, the sum cut off to float32 each time, as tensor cores do."""
+    total = torch.zeros(*a.shape[:-1], b.shape[-1], dtype=torch.float64)
+    for first in range(0, a.shape[-1], 8):
+        total = total + a[..., first : first + 8].double() @ b[..., first : first + 8, :].double()
+        near = total.float()
+        total = (near.view(torch.int32) - (near.double().abs() > total.abs()).int()).view(torch.float32).double()
+    return total.float()
+
+
+def float16(a: Tensor, b: Tensor) -> Tensor:
+    return a.half().float() @ b.half().float()
+
+
+def attention_of(product: Product, factor: float = 1.0, unit: int = 1) -> Callable[..., Any]:
+    def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> tuple[Tensor, Tensor]:
+        if q.shape[1] % unit:
+            raise ValueError("this length is not supported")
+        k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k, v))
+        q, k, v = (x.transpose(1, 2).float() for x in (q, k, v))
+        scores = Products.apply(q, k.mT, product) * softmax_scale
+        if causal:
+            scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+        return Products.apply(scores.softmax(-1), v, product).transpose(1, 2) * factor, scores.logsumexp(-1)
+
+    attention.__name__ = product.__name__
+    return attention
+
+
+@pytest.mark.stress(2, "product")
+@pytest.mark.parametrize(
+    ("product", "words"),
+    [(tf32, "rounded to 10 bits"), (tf32_cut, "cut off to 10 bits"), (split_16, "about 16 bits"), (cut_sums, "")],
+)
+def test_tensor_cores_arithmetic_is_no_fault(product: Product, words: str) -> None:
+    found = accuracy.diagnose(attention_of(product), **SMALL)
+    assert (found.label, found.is_bug) == (ROUNDING, False)
+    assert words in found.sentence
+
+
+@pytest.mark.stress(1, "product")
+@pytest.mark.parametrize("product", [tf32, tf32_cut])
+def test_a_factor_beside_tf32_is_found(product: Product) -> None:
+    found = accuracy.diagnose(attention_of(product, factor=1.01), **SMALL)
+    assert found.label == LOGIC
+    assert {"out"} <= {*found.verdicts.loc[found.verdicts["label"] == LOGIC, "tensor"]}
+
+
+@pytest.mark.parametrize(
+    ("product", "arithmetic", "passes", "warned"),
+    [
+        (tf32, None, True, True), (tf32, "tf32", True, False), (tf32_cut, "tf32", True, False),
+        (tf32, "float32", False, False), (split_16, "float32", False, False), (cut_sums, None, True, False),
+        (float16, None, False, False),
+    ],
+)  # fmt: skip
+def test_assert_accurate_takes_what_was_said_and_tells_what_was_not(
+    product: Product, arithmetic: str | None, passes: bool, warned: bool
+) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            accuracy.assert_accurate(attention_of(product), dtype="float32", world_size=1, arithmetic=arithmetic)
+            assert passes
+        except AssertionError:
+            assert not passes
+    assert any("TF32" in str(each.message) for each in told) == warned
+
+
+def test_a_function_of_some_lengths_is_questioned_in_those() -> None:
+    found = accuracy.diagnose(attention_of(torch.matmul, unit=64), dtype="float32", world_size=1)
+    rows = found.results.drop_duplicates("case_id")
+    assert found.label == ROUNDING
+    assert not (rows["status"] == "failed").any()
+    assert {*rows.loc[rows["status"] == "ok", "seqlen"] % 64} == {0}
+    assert any("seqlen=43" in line for line in found.evidence)
