@@ -21,7 +21,7 @@ import pandas as pd
 from accuracy.config.read import Configuration
 from accuracy.config.resolve import EVERYWHERE
 from accuracy.core.case import Part, Problem, Variant
-from accuracy.core.dtype import ARITHMETIC, FORMATS, INPUT_FORMATS
+from accuracy.core.dtype import ARITHMETIC, EIGHT_BITS, FORMATS, rounding_band
 from accuracy.core.sharding import lengths_of
 from accuracy.execute import run, shapes
 from accuracy.execute.folder import opened
@@ -39,6 +39,9 @@ TF32, SPLIT = ("tf32_cut", "tf32"), ("split_16", "split_20")
 MOST, MOST_SPLIT = 2.0, 4.0
 """By which the error may differ from that of one rounding: a scale moves values within a format; the parts that a value
 is split into are smaller than their bounds by what the first happens to leave."""
+TIMES, INT8 = 3.0, (2**-9, 0.05)
+"""Of out's error on Gaussian inputs over that on whole numbers, and its size: steps of a 127th of the largest of 128
+numbers, 2.7, are 0.006 of an entry, root mean square, and as much of the scores."""
 ONE_WAY = 0.5
 """Mean of the error over its root mean square: 0.87 where digits are cut off, 0 where they are rounded."""
 
@@ -69,7 +72,9 @@ def with_answers(configuration: Configuration, config: Mapping[str, Any]) -> tup
     taken = _taken(configuration, rows)
     if not taken or not configuration.also:
         return configuration, []
-    configuration, refused = _in_shapes_taken(configuration, replace(tiny, dtypes=taken[:1]), config)
+    configuration, refused = _in_shapes_taken(
+        configuration, replace(tiny, variants=configuration.variants, dtypes=taken[:1]), config
+    )
     if len(taken) < len(configuration.dtypes) and "dtype" not in configuration.given:
         also = (replace(grid, dtypes=_of_grid(grid, taken)) for grid in configuration.also)
         configuration = replace(configuration, also=tuple(also))
@@ -84,12 +89,12 @@ def _in_shapes_taken(
     if given - shapes.KNOWN:
         return configuration, []
     hard = _rows(replace(tiny, problems=tuple(shapes.hardest(base, given))), config)
-    if hard["status"].eq(OK).all():
+    if not _failed(hard):
         return configuration, []
     asked = shapes.questions(base, given)
     several = replace(tiny, problems=tuple(asked.values()))
     rows = _rows(several, config)
-    failed = {str(row["case_id"]): str(row["reason"]) for row in rows[rows["status"] != OK].to_dict("records")}
+    failed = _failed(rows)
     names = {problem: question for question, problem in asked.items()}
     refused = []
     for each in plan(several, None, tiny.world_sizes[0]):
@@ -102,10 +107,18 @@ def _in_shapes_taken(
     return replace(shapes.fitted(configuration, found), also=also), refused
 
 
+def _failed(rows: pd.DataFrame) -> dict[str, str]:
+    """Return by case the reason of those without a number; a tensor that is not returned is no such."""
+    whole = rows[rows["tensor"].isna() & (rows["status"] != OK)]
+    return dict(zip(whole["case_id"].astype(str), whole["reason"].astype(str), strict=True))
+
+
 def arithmetic_of(rows: pd.DataFrame) -> str | None:
-    """Return what a function computes its products in, by its rows of out with the inputs `copied`; None: its dtype."""
-    rows = rows[(rows["inputs"] == "copied") & (rows["tensor"] == "out") & (rows["rank"] == ALL_RANKS)]
-    rows = rows[(rows["error_rel"] > 0) & ~(rows["nonfinite"] > 0)]
+    """Return what a function computes its products in, by its rows of out; None: its dtype."""
+    rows = rows[(rows["tensor"] == "out") & (rows["rank"] == ALL_RANKS) & ~(rows["nonfinite"] > 0)]
+    if _has_scores_in_8_bits(rows):
+        return "int8"
+    rows = rows[(rows["inputs"] == "copied") & (rows["error_rel"] > 0)]
     is_wide = rows["inputs_options"] == f"octaves={WIDE}"
     lost = rows.loc[is_wide, "error_rel"].max()
     rows = rows[~is_wide]
@@ -114,10 +127,21 @@ def arithmetic_of(rows: pd.DataFrame) -> str | None:
     return next((name for row in rows.to_dict("records") for name in ARITHMETIC if _is_of(row, name)), None)
 
 
+def _has_scores_in_8_bits(rows: pd.DataFrame) -> bool:
+    """Whether out is wrong by about a hundredth in every dtype, and right where q and k are exact in INT8."""
+    levels = rows.groupby(["dtype", "inputs"])["error_rel"].max().unstack()
+    if levels.empty or not {"gaussian", "whole"} <= {*levels}:
+        return False
+    levels = levels[["gaussian", "whole"]].dropna()
+    bands = [max(INT8[0], rounding_band("out", str(dtype))) for dtype in levels.index]  # v may be in 16 bits
+    right = (levels["whole"] <= bands) & (levels["whole"] * TIMES <= levels["gaussian"])
+    return bool(len(levels) and right.all() and levels["gaussian"].between(*INT8).all())
+
+
 def _is_of(row: Mapping[Any, Any], name: str) -> bool:
     """Whether v was rounded to a format: by the size of out's error, the bits of its values, and their sides."""
     times = row["error_rel"] / LEVEL / ARITHMETIC[name].unit_roundoff
-    if (name in INPUT_FORMATS) == (row["dtype"] == "float32"):
+    if name == "int8" or (name in EIGHT_BITS) == (row["dtype"] == "float32"):
         return False
     if name in SPLIT:
         return FORMATS["float16"].precision < row["significand_bits"] and 1 / MOST_SPLIT <= times < MOST_SPLIT
@@ -153,7 +177,8 @@ def _of_grid(grid: Configuration, taken: tuple[str, ...]) -> tuple[str, ...]:
 
 def _taken(configuration: Configuration, rows: pd.DataFrame) -> tuple[str, ...]:
     """Return the dtypes, among the configuration's, in which every function gave numbers."""
-    measured, refused = ({*rows.loc[rows["status"].eq(OK) == good, "dtype"]} for good in (True, False))
+    cases = rows[rows["tensor"].isna() | rows["status"].eq(OK)]  # a tensor that is not returned is no refusal
+    measured, refused = ({*cases.loc[cases["status"].eq(OK) == good, "dtype"]} for good in (True, False))
     return tuple(each for each in configuration.dtypes if each in measured - refused)
 
 
@@ -175,8 +200,8 @@ def _tiny(configuration: Configuration) -> Configuration:
 
 
 def _first_answers(tiny: Configuration, config: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the table of Gaussian inputs and of those that show what v is rounded to."""
-    copied = replace(tiny, inputs=(_inputs("copied", octaves=0.0),))
+    """Return the table of Gaussian inputs and of those that show what v, q and k are rounded to."""
+    copied = replace(tiny, inputs=(_inputs("copied", octaves=0.0), _inputs("whole")))
     wide = replace(tiny, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),))
     return _rows(replace(tiny, also=(copied, wide) if "float32" in tiny.dtypes else (copied,)), config)
 

@@ -13,7 +13,7 @@ import numpy as np
 from accuracy.bound.policy import Policy, loosest
 from accuracy.bound.running import bounds
 from accuracy.core.case import Case
-from accuracy.core.dtype import ARITHMETIC, INPUT_FORMATS, coarser
+from accuracy.core.dtype import ARITHMETIC, EIGHT_BITS, coarser
 from accuracy.measurement.compare import in_turn, is_padded, stored_dtype
 from accuracy.measurement.metrics import appended
 from accuracy.measurement.observe import Observation
@@ -31,7 +31,7 @@ def columns_of(observation: Observation) -> dict[str, Columns]:
     """Return the column `beyond` of the results, by tensor, of each rank and of all together; none where there is no
     bound."""
     case, targets, results = observation.case, observation.targets, observation.results
-    in_8_bits = dict(case.variant.options).get("arithmetic") in INPUT_FORMATS
+    in_8_bits = dict(case.variant.options).get("arithmetic") in EIGHT_BITS
     low_wires = case.forward_precision.low_wires or case.backward_precision.low_wires
     dropped_or_padded = case.problem.dropout is not None or is_padded(case)
     if dropped_or_padded or case.problem.pairs > MOST_SCORES or low_wires or in_8_bits:

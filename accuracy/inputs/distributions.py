@@ -228,6 +228,21 @@ def copied(generator: Generator, shape: Shape, tensor: str, *, octaves: NotNegat
     return values * 2.0 ** np.linspace(-octaves, octaves, width) if tensor == "v" else values
 
 
+def whole(generator: Generator, shape: Shape, tensor: str) -> np.ndarray:
+    """q and k that are exact in INT8: whole numbers up to 127 over 64, of which every token has a 127.
+
+    Keys come in pairs that add up to zero, since kernels take the mean of all keys off first. v and dout are N(0, 1).
+    """
+    values = generator.standard_normal(shape)
+    if tensor not in "qk":
+        return values
+    values = generator.integers(-127, 128, shape).astype(float)
+    values[..., 0] = 127.0
+    if tensor == "k":
+        values[:, 1::2] = -values[:, : shape[1] // 2 * 2 : 2]
+    return values / 64
+
+
 @dataclass(frozen=True)
 class Distribution:
     """A distribution as a file of a user's has it: `draw(generator, shape, tensor, options)` and `Options`."""
@@ -256,6 +271,6 @@ PARTS = {
     each.__name__: Distribution(each)
     for each in (
         gaussian, uniform, sum_loss, peaked, outliers, attention_sink, heavy_channels, rising_maxima, shifted, tied,
-        zero_query, one_value, one_gradient, index_value, one_hot, copied,
+        zero_query, one_value, one_gradient, index_value, one_hot, copied, whole,
     )
 }  # fmt: skip

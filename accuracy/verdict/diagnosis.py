@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 
 from accuracy.core import fields
-from accuracy.core.dtype import DTYPES, PROBES
+from accuracy.core.dtype import DTYPES, EIGHT_BITS, PROBES
 from accuracy.core.errors import NOT_SHARED
 from accuracy.core.number import count, listed
-from accuracy.results.table import ALL_RANKS, FAILED, NOT_TAKEN, OK, TOO_FEW_RANKS
+from accuracy.results.table import ALL_RANKS, FAILED, NOT_TAKEN, OK, TENSORS, TOO_FEW_RANKS
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, times_single_device
 from accuracy.verdict.facts import Facts, Width
@@ -62,6 +62,8 @@ def _facts(
     label = pattern["leads"]
     if label == NOT_MEASURED:
         return Facts(name, label, **pattern)
+    unsteady = inside.with_mark(verdicts, inside.ORDER)
+    pattern["unsteady"] = tuple(name for name in TENSORS if name in unsteady)
     pattern["arithmetic"] = inside.PRODUCTS.get(fields.arithmetic_of(results["options"].iloc[0]), "")
     if label == NONDETERMINISTIC:
         label = next((each for each in BUGS if (verdicts["label"] == each).any()), label)
@@ -80,7 +82,8 @@ def _widths(results: pd.DataFrame, dtypes: tuple[str, ...], verdicts: pd.DataFra
     device over problems, seeds and world sizes, at least 1. A ratio in 16 bits says nothing of one in float32. Inputs
     whose answer is exact, rows in which neither single device nor the floor has an error, and float64, the reference's
     own dtype, have no ratio."""
-    if inside.FORMAT in inside.marks(verdicts):
+    in_8_bits = fields.arithmetic_of(results["options"].iloc[0]) in EIGHT_BITS
+    if inside.FORMAT in inside.marks(verdicts) or in_8_bits:
         dtypes = tuple(dtype for dtype in dtypes if dtype != inside.FINEST)
     rows = results[(results["rank"] == ALL_RANKS) & (results["status"] == OK) & results["dtype"].isin(dtypes)]
     rows = rows[(rows["tensor"] != "lse") & ~rows["inputs"].isin(list(PROBES)) & rows["error_rel"].notna()]

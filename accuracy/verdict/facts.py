@@ -114,6 +114,7 @@ class Facts:
     # what was measured, and what was not
     missing_sizes: Mapping[int, str] = field(default_factory=dict)  # numbers of ranks without a number, and why
     inside: frozenset[str] = frozenset()  # facts of a user's function (`accuracy.verdict.inside`)
+    unsteady: tuple[str, ...] = ()  # tensors whose sums are added in another order from call to call
     arithmetic: str = ""  # what it was found to compute its products in, in words
     not_tried: tuple[str, ...] = ()
     not_taken: tuple[str, ...] = ()  # shapes that a user's function refused when it was asked, and why

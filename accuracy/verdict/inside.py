@@ -29,6 +29,7 @@ ONE_WAY = 0.3  # of the error's root mean square; a constant factor's share is 0
 DEVIATIONS = 5.0
 MARK = "inside"  # in the numbers of a finding that is a fact and no fault: float32 inside, or one of the next three
 LSE, WEIGHTS, SCORES = "lse", "weights", "scores"  # lse stored in float32; equal values, or scores, in 16 bits
+ORDER = "order"  # sums in another order from call to call
 SUMS = "sums"  # float32 sums that a tensor core cuts off
 PRODUCTS = {  # what a user's function was found to compute in (`accuracy.core.dtype.ARITHMETIC`), in words
     "tf32": "float32 in TF32, as tensor cores do (operands rounded to 10 bits behind the point)",
@@ -37,6 +38,7 @@ PRODUCTS = {  # what a user's function was found to compute in (`accuracy.core.d
     "split_20": "float32 with about 20 bits, as several products of 16-bit parts do",
     "float8_e4m3": "with v in 8 bits (e4m3)",
     "float8_e5m2": "with v in 8 bits (e5m2)",
+    "int8": "scores of q and k in 8 bits (INT8)",
 }
 
 
@@ -60,6 +62,11 @@ def is_healthy(verdicts: pd.DataFrame) -> "pd.Series[bool]":
     """Which verdicts are of rounding alone, or state such a fact."""
     facts = pd.Series([MARK in numbers for numbers in verdicts["numbers"]], index=verdicts.index, dtype=bool)
     return (verdicts["label"] == ROUNDING) | (facts & ~verdicts["label"].isin(BUGS))
+
+
+def with_mark(verdicts: pd.DataFrame, mark: str) -> frozenset[str]:
+    """The tensors of which a fact is stated."""
+    return frozenset(verdicts.loc[[each.get(MARK) == mark for each in verdicts["numbers"]], "tensor"])
 
 
 def marks(verdicts: pd.DataFrame) -> frozenset[str]:

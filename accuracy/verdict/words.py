@@ -214,6 +214,8 @@ def _healthy(facts: "Facts") -> str:
     text = "rounds as a function that computes in float32 inside should" if FORMAT in facts.inside else "merely rounds"
     text = f"computes {facts.arithmetic}, which is no fault, and {text}" if facts.arithmetic else text
     text += TIED if WEIGHTS in facts.inside else ""
+    if facts.unsteady:
+        text += f", but for {listed(facts.unsteady)}, whose sums are added in another order from call to call"
     text += "; nothing else found" if facts.inside - {LSE, SCORES} else ""
     far: list[str] = []
     for width in facts.widths:

@@ -141,6 +141,8 @@ def _of_jax(implementation: str) -> Attention:
     def attention(q, k, v, *, causal, softmax_scale):
         import jax
 
+        if q.dtype == torch.float64:
+            raise NotImplementedError("JAX has 64 bits only where jax_enable_x64 is set")
         arrays = [jax.dlpack.from_dlpack(x.detach().contiguous()) for x in (q, *_repeated(q, k, v))]
         how = {"is_causal": causal, "scale": softmax_scale, "implementation": implementation}
         return torch.from_dlpack(jax.nn.dot_product_attention(*arrays, **how))

@@ -54,6 +54,9 @@ def differs_from_run_to_run(evidence: Evidence) -> Finding | None:
     ranks = sorted({int(rank) for rank in repeats["rank"] if rank != ALL_RANKS})
     numbers |= {"runs": float(repeats["repeats_runs"].max()), "ranks": ", ".join(map(str, ranks))}
     numbers |= {"repeats_size": size, "race": float(race)}
+    if not race and inside.is_foreign(evidence):
+        numbers |= {inside.MARK: inside.ORDER}
+        return Finding(NONDETERMINISTIC, "other_order", numbers) if len(evidence.all_ranks) else None
     return Finding(NONDETERMINISTIC, "race" if race else "other_order", numbers)
 
 

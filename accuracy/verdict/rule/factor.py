@@ -30,7 +30,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from accuracy.core import fields
-from accuracy.core.dtype import REFERENCE_ERROR, computed_in, effective_dtype, form_of
+from accuracy.core.dtype import EIGHT_BITS, REFERENCE_ERROR, computed_in, effective_dtype, form_of
 from accuracy.core.quantisation import unit_roundoff
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict import inside
@@ -41,7 +41,7 @@ from accuracy.verdict.rows import Rows, mean, typical
 STANDARD_ERRORS = 5.0
 FEWEST_ROWS = 32  # heads of tokens: the standard error of fewer is a guess (Student's t: 5 of 31 degrees are 2e-5)
 SHORT, WIDE = 1 / 8, 4.0  # unit roundoffs
-UNITS = {"tf32_cut": 2.0, "float8_e4m3": 0.41, "float8_e5m2": 0.41}
+UNITS = {"tf32_cut": 2.0, **dict.fromkeys(EIGHT_BITS, 0.41)}
 """Four operands on the way to dq and dk lose up to half a unit roundoff of themselves each, in the mean, where digits
 are cut off. The error of a value in 8 bits is one that all rows share: of few tokens it is no mean of many."""
 TERMS_A_STEP = 8.0  # that a tensor core adds to a sum at once, which then loses up to u of itself in the mean
