@@ -42,8 +42,8 @@ LANES = 8
 ATen/cpu/vec/functional_base.h), 32 threads on CUDA."""
 SURE = 6.0
 """Standard deviations that an error before the last rounding is within: a chance of 2 exp(-18), 3e-8."""
-INSIDE = FORMATS | {"tf32": Format("tf32", 11, -126, 4)}
-"""Formats of what is rounded inside; no tensor is stored in tf32."""
+INSIDE = FORMATS | {"tf32": Format("tf32", 11, -126, 4), "tf32_cut": Format("tf32_cut", 10, -126, 4)}
+"""Formats of what is rounded inside; no tensor is stored in tf32. What is cut off loses up to a whole spacing."""
 
 
 @dataclass(frozen=True)

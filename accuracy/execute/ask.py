@@ -75,6 +75,9 @@ def with_answers(configuration: Configuration, config: Mapping[str, Any]) -> tup
     configuration, refused = _in_shapes_taken(
         configuration, replace(tiny, variants=configuration.variants, dtypes=taken[:1]), config
     )
+    in_tf32 = any(dict(each.options).get("arithmetic") in TF32 for each in configuration.variants)
+    if in_tf32 and {"float16"} <= {*taken} and "float64" not in taken:
+        taken = tuple(each for each in taken if each != "float32")  # float16 has as many digits, and float32 sums
     if len(taken) < len(configuration.dtypes) and "dtype" not in configuration.given:
         also = (replace(grid, dtypes=_of_grid(grid, taken)) for grid in configuration.also)
         configuration = replace(configuration, also=tuple(also))

@@ -10,10 +10,10 @@ from functools import reduce
 
 import numpy as np
 
-from accuracy.bound.policy import Policy, loosest
+from accuracy.bound.policy import INSIDE, Policy, cast, loosest
 from accuracy.bound.running import bounds
 from accuracy.core.case import Case
-from accuracy.core.dtype import ARITHMETIC, EIGHT_BITS, coarser
+from accuracy.core.dtype import EIGHT_BITS, coarser
 from accuracy.measurement.compare import in_turn, is_padded, stored_dtype
 from accuracy.measurement.metrics import appended
 from accuracy.measurement.observe import Observation
@@ -31,13 +31,17 @@ def columns_of(observation: Observation) -> dict[str, Columns]:
     """Return the column `beyond` of the results, by tensor, of each rank and of all together; none where there is no
     bound."""
     case, targets, results = observation.case, observation.targets, observation.results
-    in_8_bits = dict(case.variant.options).get("arithmetic") in EIGHT_BITS
+    arithmetic = str(dict(case.variant.options).get("arithmetic"))
+    in_8_bits = arithmetic in EIGHT_BITS
     low_wires = case.forward_precision.low_wires or case.backward_precision.low_wires
     dropped_or_padded = case.problem.dropout is not None or is_padded(case)
     if dropped_or_padded or case.problem.pairs > MOST_SCORES or low_wires or in_8_bits:
         return {}
     stored_lse = coarser(_format_of(case, "lse"), stored_dtype(case, "lse", results))
-    limits = _limits(case, targets, loosest(_format_of(case), _pieces(case), stored_lse))
+    policy = loosest(_format_of(case), _pieces(case), stored_lse)
+    if case.dtype == "float32" and arithmetic in INSIDE:
+        policy = cast(policy, arithmetic)
+    limits = _limits(case, targets, policy)
     layout = ("contiguous" if case.world_size == 1 else case.variant.sharding), case.world_size
     columns: dict[str, Columns] = {}
     for name, x in in_turn(case, targets, results):
@@ -67,7 +71,8 @@ def _format_of(case: Case, tensor: str = "") -> str:
     in_float32 = tensor == "lse" or (is_function and case.dtype == "float64")
     policies = (vars(each).values() for each in (case.forward_precision, case.backward_precision))
     named = [*options.values(), *(word for words in policies for word in words)]
-    named += ["bfloat16"] if options.get("tf32") or options.get("arithmetic") in ARITHMETIC else []
+    split = str(options.get("arithmetic")).startswith("split")
+    named += ["bfloat16"] if options.get("tf32") or split else []
     return reduce(coarser, map(str, named), "float32" if in_float32 else case.dtype)
 
 
