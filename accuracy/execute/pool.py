@@ -1,4 +1,4 @@
-"""Cases measured by worker processes, side by side: one on each GPU, several on one, or several on the processor.
+"""Cases measured by worker processes, side by side: one on each GPU, several on one, or several on the CPU.
 
 Each process has one case in hand. Where a process ends, or is killed because its case takes too long, that case alone
 is a failed row with the reason, and a new process takes the device.
@@ -34,7 +34,7 @@ LEAST_PAIRS = 2**20
 def measure(
     cases: Sequence[Case], work: Work, begin: Callable[[Case], None], meanwhile: Iterable[str] = ()
 ) -> Generator[str, None, None]:
-    """Yield the status of every case as it ends, in any order, its rows in the folder by then.
+    """Yield the status of every case as it ends, in any order. Its rows are in the folder then.
 
     Args:
         cases: all are of a simulated world.
@@ -174,9 +174,10 @@ def _lost(work: Work, case: Case, reason: str, traceback: str = "") -> str:
 class Queue:
     """Which case a free worker measures next.
 
-    Cases that share inputs and reference are a group. A worker keeps its group until no case of it is left, then opens
-    the largest group that no worker has, and at last joins the one with most cases left for each of its workers, whose
-    reference it reads from the disk, or computes again where that takes less than `reference.min_seconds`.
+    Cases that share inputs and reference are a group. A worker keeps its group until no case of it is left. Then it
+    opens the largest group that no worker has. Where every group has a worker, it joins the one with most cases left
+    for each of its workers; that group's reference it reads from the disk, or computes again where that takes less than
+    `reference.min_seconds`.
     """
 
     def __init__(self, cases: Iterable[Case]) -> None:

@@ -38,7 +38,7 @@ class Observation:
     """What was seen of one case.
 
     shards: (q, k, v, dout) of every rank; ran: out, lse, dq, dk, dv of every rank and the cost of the run; results:
-    those tensors without padding; compared: each tensor's numbers; bench: what observed the case.
+    those tensors, zero where tokens are padding; compared: each tensor's numbers; bench: what observed the case.
     """
 
     case: Case
@@ -59,7 +59,8 @@ class Observation:
 class Answer:
     """What an observer found.
 
-    results: by tensor, further columns of the results, one value a rank and one of all ranks together; positions: by
+    results: by tensor, further columns of the results: a value for each rank and one of all ranks together, or that of
+    all ranks alone; positions: by
     tensor, further columns by bin of the sequence; tables: rows of tables of its own, by the table's name.
     """
 
@@ -107,7 +108,7 @@ def _check(name: str, answer: Any, ranks: int) -> None:
 class Bench:
     """Observes cases one after another, and keeps the inputs and targets that neighbouring cases share.
 
-    batched: see `accuracy.simulate.program.Work`.
+    batched: whether a simulated world computes several ranks in one kernel call where that changes no bit.
     """
 
     def __init__(self, reference_cache: Cache, run_ranks: RunRanks | None = None, batched: bool = True) -> None:
@@ -149,11 +150,12 @@ class Bench:
         return targets
 
     def device_of(self, case: Case) -> str:
-        """Return the device on which the case's numbers are computed: the CPU for a small problem."""
+        """Return where inputs are rounded, the reference is computed and results are compared: the CPU for a small
+        problem. Kernels run on the case's device."""
         return compute_device.compute_device(case, self.reference_cache.method)
 
     def forget(self) -> None:
-        """Free the targets and the device's memory that is cached."""
+        """Free the targets, and the device memory that torch keeps; the drawn inputs are on the CPU, and stay."""
         self._targets = None
         torch.cuda.empty_cache()
 

@@ -8,8 +8,8 @@ path a, and of bins of tokens.
 Everything is a sum over rows (a head of a token). With errors e_a, e_b of a row, the squared norm of the difference is
 sum e_a^2 + sum e_b^2 - 2 sum <e_a, e_b>. Independent errors have products of random sign, so that the last sum has
 mean 0 and the variance sum <e_a, e_b>^2: `drift_expected` and its interval. That holds for wrong paths as for right
-ones. What is healthy is bounded by a third: a healthy path has at most HEALTHY times the eager kernel's error, so two
-of them differ by at most sqrt(2) HEALTHY times it, wider where few rows say how large it is.
+ones. What is healthy is bounded by the error of a third kernel, eager: a healthy path has at most HEALTHY times its
+error, so two of them differ by at most sqrt(2) HEALTHY times it, wider where few rows say how large it is.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,9 @@
 """Ring attention: keys and values travel round the ranks, each rank joins the partials of the blocks it sees.
 
-Liu et al. 2023 (arXiv 2310.01889), block for block as ring-flash-attention's `ring_flash_attn_func` runs it. `Ring`
-serves every ring: `zigzag`, `striped` and `bpt_ring` differ in the blocks that a rank computes of a source's keys.
+Liu et al. 2023 (arXiv 2310.01889), block for block as ring-flash-attention's `ring_flash_attn_func` runs it. `Ring` is
+the schedule of every ring: `zigzag`, `striped` and `bpt_ring` differ in the blocks that a rank computes of a source's
+keys. Real ranks run it as it stands here; a simulated world computes the same blocks of several ranks in one kernel
+call where that changes no bit (`accuracy.simulate.batched.ring`).
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -16,7 +18,8 @@ from accuracy.variant.join import Accumulator
 from accuracy.world.base import Tensors
 
 Blocks = Callable[[Rank, int, int], list[Block]]
-"""(rank, source of the keys, tokens a rank) -> the blocks that the rank computes of the source's keys, local."""
+"""(rank, source of the keys, tokens of each rank) -> the blocks that the rank computes of the source's keys: slices of
+its own queries and of the source's keys, counted within their shards."""
 
 COPIED_ELEMENTS = 2**27
 """A simulated world copies at most this many elements (256 MiB in 16 bits) where one kernel call does several steps or
@@ -24,7 +27,7 @@ chunks of a ring."""
 
 
 def distance(rank: Rank) -> int:
-    """Return 1 where keys and values go to the next rank, -1 where they go to the previous one."""
+    """Return the direction of travel: 1 where keys and values go to the next rank, -1 where they go to the previous."""
     return 1 if rank.precision.ring_direction == "next" else -1
 
 
@@ -34,7 +37,8 @@ async def _turns(
     """Yield for each step the rank, the blocks that it computes, and the keys and values that it has now: its own at
     first, then its upstream neighbour's, ...
 
-    Each shift starts before the keys at hand are used. A rank's own keys are never rounded for the wire. With
+    The exchange of each step starts before the keys at hand are used. Shards of fewer tokens than the largest are
+    filled up for it. A rank's own keys are never rounded for the wire. With
     `diagonal_last` the first step computes nothing, and one more step at the end computes the rank's own keys.
     """
     size, own, last = rank.world.size, rank.world.rank, rank.precision.ring_order == "diagonal_last"

@@ -89,7 +89,7 @@ MOST_TRACED = 3
 GROWTHS = {
     "flat": "flat: nothing adds up",
     "random walk": "like the square root: independent roundings add up",
-    "bias": "linear or faster: every step adds the same",
+    "bias": "linear or faster",
 }
 
 
