@@ -13,6 +13,10 @@ from accuracy.reference.float64 import seen_keys
 SWAPPED = "a query sees no key but its own, as in a function of (B, H, S, D) that is measured without layout=bhsd"
 
 
+TILES = (2, 4, 8, 16, 32, 64)
+"""Queries that one instruction, or one tile, has together."""
+
+
 def masks(asked: Asked) -> Iterator[Hypothesis]:
     """Each mask that shows other pairs than the right one."""
     seen: list[Tensor] = [asked.reference.counts]
@@ -43,6 +47,10 @@ def _others(asked: Asked) -> Iterator[tuple[str, Tensor]]:
         up_to = torch.arange(problem.seqlen)[None] <= local
         yield "a query sees all keys up to its local position", up_to.double()
         yield "the causal mask goes by ranks", (keys[None] <= queries[:, None]).double()
+        row = torch.arange(problem.queries)
+        for size in TILES:
+            last = (row // size * size + size - 1).clamp(max=problem.queries - 1)
+            yield f"each query sees the keys of the last of its {size} queries", right[last]
     if asked.size > 1:
         yield from _of_hops(asked)
     local_key = _local(asked.keys)

@@ -73,11 +73,14 @@ BLOCK_LSE: dict[str, Callable[[Tensor], Tensor]] = {
     "a block's lse has the wrong sign": torch.neg,
     "a block's lse is 0": torch.zeros_like,
 }
+CHUNKS = (16, 32, 64, 128, 256)
 EMPTY = {"lse = 0": 0.0, "lse = +inf": 1e300, "a lse of -1": -1.0}
 
 
 def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
     """Each flaw in each order that gives other results."""
+    if asked.forward_wrong:
+        yield from _of_chunks(asked)
     if asked.size < 2 or not asked.forward_wrong:
         return
     blocks = blocks_of(asked)
@@ -96,6 +99,33 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
         yield from _means(asked, blocks)
         if asked.case.problem.head_dim >= 2 * asked.size:
             yield _weights(asked, blocks)
+
+
+def _of_chunks(asked: Asked) -> Iterator[Hypothesis]:
+    """Chunks of keys within a rank, whose maxima an online softmax, or a merge of splits, gets wrong."""
+    right = asked.reference
+    scores = right.scores.masked_fill(right.counts == 0, -torch.inf)
+    for length in CHUNKS:
+        if length >= scores.shape[-1]:
+            return
+        chunk = torch.arange(scores.shape[-1]) // length
+        tops = torch.stack([scores[..., chunk == each].amax(-1) for each in range(int(chunk[-1]) + 1)], -1)
+        running = tops.cummax(-1).values
+        scaled = tops / right.scale * right.q.shape[-1] ** -0.5
+        causes = {
+            f"earlier chunks of {length} keys are not rescaled to a new maximum": (running, running[..., -1:]),
+            f"the maxima of chunks of {length} keys have the scale D^-0.5, not the softmax's": (
+                tops - scaled + scaled.amax(-1, keepdim=True), scaled.amax(-1, keepdim=True),
+            ),
+        }  # fmt: skip
+        for cause, (off, top) in causes.items():
+            parts = torch.exp(scores - off.nan_to_num(neginf=0.0)[..., chunk])
+            total = parts.sum(-1, keepdim=True)
+            out = torch.einsum("bhqk,bhkd->bhqd", parts / total, right.v[:, right.heads])
+            lse = (top + total.log()).squeeze(-1)
+            if out.isfinite().all() and lse.isfinite().all():
+                predicts = {"out": out.transpose(1, 2), "lse": lse.transpose(1, 2)}
+                yield Hypothesis(f"chunks: {cause.split(' keys ')[1]}", cause, predicts, str(length))
 
 
 @dataclass(frozen=True)
