@@ -182,9 +182,11 @@ def _is_function(node: Any) -> bool:
 def _of_functions(grid: Any, most: int) -> Any:
     """Return a further grid for functions, whose steps cannot be watched, with its own world sizes as far as functions
     get them; None where none is left. A main grid of one rank says that a function is made for one, which is then
-    called again and again there."""
+    called again and again there. Fewer queries than keys are nothing that every function serves."""
     if not isinstance(grid, Mapping):
         return grid
+    if isinstance(grid.get("problem"), Mapping) and grid["problem"].get("seqlen_q"):
+        return None
     reruns = grid.get("reruns")
     found = {**grid, "reruns": {**reruns, "trace": False}} if isinstance(reruns, Mapping) else {**grid}
     if "world_size" not in grid:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.core.dtype import FromZero
+from accuracy.core.dtype import FromZero, rounding_band
 from accuracy.core.errors import WrongResult
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.results.table import ALL_TENSORS
@@ -74,6 +74,22 @@ def check_kept(kept: Results, copied: Results) -> None:
             raise WrongResult(f"{name} of one call is overwritten by the next call")
 
 
+def check_strides(case: Case, shard: Tensors, results: Results, world: ProcessesWorld) -> None:
+    """Raise WrongResult where tensors of the same values in another order of memory give other results, by more than
+    rounding. A function may refuse such tensors."""
+    strided = tuple(x.transpose(1, 2).contiguous().transpose(1, 2) for x in shard)
+    try:
+        again = run_rank(rank_program(case, build_kernel(case), [strided]), world)
+    except (RuntimeError, ValueError, TypeError, AssertionError, NotImplementedError):
+        return
+    for name, x, y in zip(ALL_TENSORS, results, again, strict=False):
+        if x is None or y is None or not x.isfinite().all():
+            continue
+        off = float((y.double() - x.double()).norm() / x.double().norm().clamp(min=1e-300))
+        if not off <= 2 * max(rounding_band(name, case.dtype), rounding_band("out", case.dtype)):
+            raise WrongResult(f"{name} of tensors of other strides (heads before tokens) is {off:.2g} off")
+
+
 def repeat(first: Results, again: Callable[[], Results], count: int) -> Numbers:
     """Run one rank `count` times again, and return what changed."""
     changes = Changes(first)
@@ -96,6 +112,7 @@ def run_alone(case: Case, shards: Sequence[Tensors], mode: Mode = PLAIN) -> Ran:
             others = tuple(-x.flip(1) for x in shards[0])
             run_rank(rank_program(case, build_kernel(case), [others]), world)
             check_kept(kept, results)
+            check_strides(case, shards[0], results, world)
         again = repeat(results, lambda: run_rank(program, world), mode.repeat)
     return Ran([results], cost, [again])
 

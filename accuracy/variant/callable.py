@@ -16,7 +16,8 @@ layouts: `accuracy.runtime.layout`. The module that holds fn may say more:
     FEATURES                  by function the features of a problem that it knows: documents, which surroundings tell it
 
 A function of a user's is given more where it has a word of flash-attn's for it: a soft cap (`softcap`), a window
-(`window_size`, a pair by default), documents (layout varlen, on one rank).
+(`window_size`, a pair by default), documents (layout varlen, on one rank). Queries of another number than keys are
+measured where the user gives that number: nothing tells a function that serves them from one for self-attention.
 """
 
 import importlib.metadata
@@ -211,6 +212,8 @@ class AnyCallable(Schedule):
             "softcap": "softcap" in has,
             "window": "window_size" in has and isinstance(has["window_size"].default, tuple),
             "documents": options["layout"] == "varlen" and case.world_size == 1,
+            "cross_lengths": case.world_size == 1 and options["layout"] in ("bshd", "bhsd", "kvpacked"),
+            "top_left": case.world_size == 1,
         }
         return tuple(name for name, known_here in told.items() if known_here)
 
