@@ -6,6 +6,7 @@ accuracy.assert_close(out, q, k, v, causal=True, lse=lse, dout=dout, dq=q.grad, 
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,8 +44,8 @@ def assert_close(
     policy: `loosest`, what anybody's function may do and still be called rounding, or `kernel`, a fused kernel's
     roundings. arithmetic: of float32's products. A function that computes them in TF32, as tensor cores do, passes with
     a UserWarning that says so; `float32` refuses it, `tf32` lets it pass in silence. pieces: ranks or chunks whose
-    partial results are merged. how: causal=False, softmax_scale=D**-0.5, window, documents, softcap, sinks, as in
-    `accuracy.bounds`.
+    partial results are merged. how: causal=False, softmax_scale=D**-0.5, or what a function has for their defaults in
+    its signature; window, documents, softcap, sinks, as in `accuracy.bounds`.
 
     Returns each compared tensor's relative error. Raises AssertionError with the tensor, the worst place, by how much,
     and where the limit is from; ConfigError, a ValueError, for a wrong argument.
@@ -67,6 +68,8 @@ def assert_close(
     if dout is not None and not callable(actual) and not gradients:
         raise ConfigError("dout came without a gradient to compare; give dq=, dk= or dv=, or leave dout= away")
     tensors: list[Any] = [None if x is None else _bshd(x, layout, name) for name, x in inputs.items()]
+    assumed = {} if not callable(actual) else {each: x for each, x in _defaults(actual).items() if each not in how}
+    how = {**how, **assumed}
     attention = Attention(pieces=pieces, **how)
     check_tensors(*tensors)
     attention.check(*tensors[:2])
@@ -87,6 +90,8 @@ def assert_close(
                 warnings.warn(f"{what} {words}; arithmetic='float32' refuses it: {own[0]}", stacklevel=3)
     if wrong:
         keys, heads = k.shape[1], q.shape[2]
+        wrong += [f"{each}={x} was assumed: the function's own default" for each, x in assumed.items()]
+        wrong += _of_another(found, tensors, attention, policy, stored, layout)
         wrong.append(f"limits: {source}; beyond them by chance: {ALARM:g} a tensor")
         if layout == "bshd" and keys < heads:
             wrong.append(f"k was read as {keys} tokens, q as {heads} heads: of (B, H, S, D) say layout='bhsd'")
@@ -131,6 +136,30 @@ def _described(name: str, found: list[Beyond], x: Tensor, reference: Tensor, lay
     }[worst.what].format(error=worst.error, limit=worst.limit)
     value, right = float(x[index].double()), float(reference[index])
     return f"{name} is wrong: {what} ({worst.times:.3g} times); {where} is {value:.6g} and should be {right:.6g}"
+
+
+def _defaults(fn: Callable[..., Any]) -> dict[str, Any]:
+    """Return the mask and the scale that a function has by its signature, where it says one."""
+    known = parameters(fn) or {}
+    kinds = {"causal": bool, "softmax_scale": float}
+    found = {word: known[name].default for word in kinds for name in NAMES[word] if name in known}
+    return {word: value for word, value in found.items() if type(value) is kinds[word]}
+
+
+def _of_another(
+    found: Mapping[str, Tensor], tensors: list[Any], attention: Attention, policy: str, stored: str | None, layout: str
+) -> list[str]:
+    """Return which other mask or scale out is right for, in a line, if it is for one."""
+    own = tensors[0].shape[-1] ** -0.5
+    others = {f"causal={not attention.causal}": replace(attention, causal=not attention.causal)}
+    if attention.softmax_scale not in (None, own):
+        others["softmax_scale=D**-0.5"] = replace(attention, softmax_scale=None)
+    others["softmax_scale=1"] = replace(attention, softmax_scale=1.0)
+    for word, other in others.items():
+        truth = exact(*tensors, attention=other, policy=policy, stored_lse=stored)
+        if not _judge("out", found["out"], truth, layout):
+            return [f"out is that of {word}: give it, if that is meant"]
+    return []
 
 
 def _taken(fn: Callable[..., Any], q: Tensor, how: Mapping[str, Any]) -> dict[str, Any]:
