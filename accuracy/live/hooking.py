@@ -13,11 +13,11 @@ from functools import update_wrapper
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from accuracy.core.errors import ConfigError
 from accuracy.core.plugins import load_function
-from accuracy.live.functions import KNOWN, REGISTERED, Function, named
+from accuracy.live.functions import KNOWN, REGISTERED, Arguments, Function, Settings, named
 
 Original = Callable[..., Any]
 Call = Callable[[Function, Original, Sequence[str], tuple[Any, ...], dict[str, Any]], Any]
@@ -66,15 +66,21 @@ def own(function: str | Callable[..., Any], layout: str) -> tuple[Function, Orig
         except ValueError as error:
             raise ConfigError(f"functions: {error}") from error
         return own(found, layout)
-    names = [*inspect.signature(function).parameters]
+    parameters = inspect.signature(function).parameters
+    names = [*parameters]
+    defaults = {name: each.default for name, each in parameters.items() if each.default is not each.empty}
+
+    def settings(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
+        return named({**defaults, **arguments}, q, k)
+
     path = f"{function.__module__}:{getattr(function, '__qualname__', function)}"
     for tensors in (("qkv",), ("q", "kv")):
         if {*tensors} <= {*names}:
-            return Function(path, tensors, layout, settings=named), function
+            return Function(path, tensors, layout, settings=settings), function
     letters = [next((name for name in names if name.startswith(letter)), "") for letter in "qkv"]
     if not all(letters):
         raise ConfigError(f"functions: {path} has parameters {', '.join(names)}; allowed: some that begin with q, k, v")
-    return Function(path, tuple(letters), layout, settings=named), function
+    return Function(path, tuple(letters), layout, settings=settings), function
 
 
 def _hook(function: Function, original: Original, call: Call) -> Original:
