@@ -35,8 +35,15 @@ def _judge(given: argparse.Namespace) -> int:
     arithmetic.make_exact()
     found = judge.judge(given.folder, layers=given.layers, device=given.device)
     page = html.write_report(found, given.to or given.folder / "report.html")
-    found.rows.to_csv(page.with_name("judge.csv"), index=False)
-    print(*map(printable, found.sentence.splitlines()), page, sep="\n")
+    found.rows.map(_csv_cell).to_csv(page.with_name("judge.csv"), index=False)
+    print(*map(printable, [*found.sentence.splitlines(), str(page)]), sep="\n")
     if found.judged.label == NOT_MEASURED:
         return NOTHING_MEASURED
     return 0 if found.healthy else FAULTY
+
+
+def _csv_cell(value: object) -> object:
+    """A text that no spreadsheet takes for a formula (OWASP's rule for CSV), without control characters."""
+    if not isinstance(value, str):
+        return value
+    return f"{chr(39) * value.startswith(('=', '+', '-', '@'))}{printable(value)}"
