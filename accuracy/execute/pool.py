@@ -44,28 +44,29 @@ def measure(
 
     The generator is to be closed, so that no process stays.
     """
-    more, queue, workers = iter(meanwhile), Queue(cases), list[_Worker]()
-    try:
-        for number, gpu in enumerate(work.gpus):
-            workers.append(_Worker(number, gpu, work))
-        while busy := [each for each in workers if each.keep_busy(queue, begin)]:
-            by_handle: dict[Any, _Worker] = {handle: each for each in busy for handle in each.handles}
-            if (status := next(more, None)) is not None:
-                yield status
-            seconds = 0.0 if status is not None else min(each.deadline for each in busy) - time.monotonic()
-            ready = wait([*by_handle], min(max(seconds, 0.0), LONGEST_WAIT))
-            for each in {by_handle[handle] for handle in ready}:
-                yield from each.hear(queue)
-            for each in busy:
-                each.kill_if_late()
-        yield from more
-        while (case := queue.take(0)) is not None:
-            yield _lost(work, case, "no worker process is left; the terminal says why")
-    finally:
-        for each in workers:
-            each.process.kill()
-        for each in workers:
-            each.close()
+    with start.no_process_stays():
+        more, queue, workers = iter(meanwhile), Queue(cases), list[_Worker]()
+        try:
+            for number, gpu in enumerate(work.gpus):
+                workers.append(_Worker(number, gpu, work))
+            while busy := [each for each in workers if each.keep_busy(queue, begin)]:
+                by_handle: dict[Any, _Worker] = {handle: each for each in busy for handle in each.handles}
+                if (status := next(more, None)) is not None:
+                    yield status
+                seconds = 0.0 if status is not None else min(each.deadline for each in busy) - time.monotonic()
+                ready = wait([*by_handle], min(max(seconds, 0.0), LONGEST_WAIT))
+                for each in {by_handle[handle] for handle in ready}:
+                    yield from each.hear(queue)
+                for each in busy:
+                    each.kill_if_late()
+            yield from more
+            while (case := queue.take(0)) is not None:
+                yield _lost(work, case, "no worker process is left; the terminal says why")
+        finally:
+            for each in workers:
+                each.process.kill()
+            for each in workers:
+                each.close()
 
 
 class _Worker:

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -15,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from accuracy.core import plugins
+from accuracy.core import own_process, plugins
 from accuracy.core.case import Case
-from accuracy.core.errors import located
+from accuracy.core.errors import located, traceback_of
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.start import end_with_parent
 from accuracy.measurement.pipeline import Measured, Pipeline
@@ -109,6 +108,7 @@ def serve(connection: Connection, gpu: int | None, work: Work, environment: dict
     end_with_parent(1)
     gc.freeze()
     os.environ.update(environment)
+    own_process.begin()
     arithmetic.make_exact()
     torch.set_num_threads(work.threads)
     if gpu is not None:
@@ -136,6 +136,7 @@ def _measured(work: Work, case: Case, gpu: int | None) -> tuple[str, bool]:
         seconds = min(seconds_allowed(case, work.case_seconds), threading.TIMEOUT_MAX)
         faulthandler.dump_traceback_later(seconds, file=stack)
         found = work.pipeline.measure(case)
+        own_process.end_if_forked()
         faulthandler.cancel_dump_traceback_later()
     if work.gpus_are_shared:
         timeless = {name: values for name, values in found.results.items() if name != "seconds"}
@@ -186,7 +187,7 @@ def measure_here(pipeline: Pipeline, each: Planned, folder: Path, case_seconds: 
     except TookTooLong as error:
         over.set()
         position = located(error).removeprefix("TookTooLong:").strip()
-        text = "".join(traceback.format_exception(error))
+        text = traceback_of(error)
         found = replace(pipeline.failed(case, f"{reason} {position}".rstrip()), traceback=text)
     finally:
         with sending:  # no further interrupt is sent

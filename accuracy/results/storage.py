@@ -50,7 +50,7 @@ def write_traceback(folder: Path, case_id: str, text: str, rank: int | None = No
     """Store what a case raised, of a rank's process under the rank's number too."""
     name = case_id if rank is None else f"{case_id}-rank{rank}"
     with whole_file(folder / table.TRACEBACKS / f"{name}.txt") as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))
 
 
 def write_rows(path: Path, rows: Rows, schema: pa.Schema | None = None) -> None:

@@ -4,10 +4,12 @@ interface."""
 
 import gc
 import logging
+import math
 import os
 import signal
 import tempfile
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -22,7 +24,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-from accuracy.core import plugins
+from accuracy.core import own_process, plugins
 from accuracy.core.case import Case
 from accuracy.core.errors import RanksEnded, one_line
 from accuracy.execute import start
@@ -31,9 +33,12 @@ from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import journal, rank_loop, rendezvous
 from accuracy.execute.ranks.rank_loop import Task
 from accuracy.execute.ranks.rendezvous import Ranks
+from accuracy.execute.worker import seconds_allowed, seconds_text
 from accuracy.runtime import arithmetic
 
 POLL_SECONDS = 0.05
+GRACE_SECONDS = 2.5
+"""Beyond a limit, for the ranks to say themselves that it is reached."""
 LOGGERS = ("torch.distributed.elastic", "torch.multiprocessing.spawn", "torchelastic-events-null")
 """What torch's agent says of its processes, which the rows of the cases say, too."""
 TRIES_WITHOUT_A_CASE = 2
@@ -50,20 +55,23 @@ def measure(
     RanksEnded."""
     by_id = {each.case.id: each.case for each in pending}
     _, offset = journal.lines(task.folder)
-    with tempfile.TemporaryDirectory(prefix="accuracy-") as rendezvous_folder:
+    temporary = tempfile.TemporaryDirectory(prefix="accuracy-", ignore_cleanup_errors=True)
+    with temporary as rendezvous_folder, start.no_process_stays():
         agent = Agent(task, pending, Path(rendezvous_folder), lead)
         thread = threading.Thread(target=agent.run, daemon=True)
         thread.start()
         try:
             running = True
-            while running:
+            while running and by_id:  # ranks that have measured everything may have threads that do not end
                 thread.join(POLL_SECONDS)
                 running = thread.is_alive()  # before the journal is read: its last lines count
                 found, offset = journal.lines(task.folder, offset)
                 for word, case_id in found:
+                    if case_id in by_id:
+                        agent.watch(word, by_id[case_id])
                     if word == "began":
                         begin(by_id[case_id])
-                    elif by_id.pop(case_id, None):
+                    elif word not in journal.STAGES and by_id.pop(case_id, None):
                         yield word
         finally:
             agent.stopping = True
@@ -81,6 +89,7 @@ class Agent(LocalElasticAgent):
         start.preload(start.OF_RANKS)
         plugins.store_functions(rendezvous_folder)
         self.task, self.stopping, self.ended, self.idle, self.journal_size = task, False, "", 0, 0
+        self._deadline, self._late = math.inf, ""
         spec = WorkerSpec(
             role="rank",
             local_world_size=max(task.sizes),
@@ -107,26 +116,49 @@ class Agent(LocalElasticAgent):
             for logger, level in zip(loggers, before, strict=True):
                 logger.setLevel(level)
 
+    def watch(self, stage: str, case: Case) -> None:
+        """Learn from the journal what the ranks do now. Their own limits come first and say more; this one holds where
+        a rank is stopped, or blocks signals."""
+        if stage == "ranks":
+            seconds, self._late = self.task.seconds, f"{journal.NO_ANSWER} within {self.task.seconds:g} s"
+        elif stage in journal.STAGES:
+            seconds = seconds_allowed(case, self.task.case_seconds)
+            self._late = f"took longer than {seconds_text(case, self.task.case_seconds)}"
+        else:
+            seconds, self._late = rendezvous.START_SECONDS, ""
+        self._deadline = time.monotonic() + seconds + GRACE_SECONDS
+
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        self._deadline, self._late = time.monotonic() + 2 * rendezvous.START_SECONDS, ""
         with start.starting():
             started: dict[int, Any] = super()._start_workers(worker_group)
         return started
 
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 10) -> None:
+        """A rank has nothing to put in order, and may be stopped: no other signal ends it for sure."""
+        super()._shutdown(signal.SIGKILL, timeout)
+
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """A rank ends only once all have measured everything, so whoever ends before has failed, with whatever status.
+        It is asked for here, before torch ends the others by a signal that would hide theirs."""
         if self.stopping:
             raise SystemExit  # of its thread
-        result = super()._monitor_workers(worker_group)
-        if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
+        late = time.monotonic() > self._deadline
+        if late and self._late:
+            journal.note(self.task.folder, "final", self._late)
+        context: Any = self._pcontext
+        if late or any(process.exitcode is not None for process in context._pc.processes):
             self._note_ends()
-        return result
+            return RunResult(WorkerState.FAILED)
+        return super()._monitor_workers(worker_group)
 
     def _note_ends(self) -> None:
-        """The status 0 of a process is an end, too, while others are at work."""
         context: Any = self._pcontext
         codes = [process.exitcode for process in context._pc.processes]
-        texts = [journal.note_end(self.task.folder, rank, code, self.task.seconds) for rank, code in enumerate(codes)]
+        ended = [(rank, code) for rank, code in enumerate(codes) if code is not None]
+        texts = [journal.note_end(self.task.folder, rank, code, self.task.seconds) for rank, code in ended]
         self.ended = " and ".join(filter(None, texts)) or self.ended
-        size = sum(word != "ended" for word, _ in journal.lines(self.task.folder)[0])
+        size = sum(word not in ("ended", "final") for word, _ in journal.lines(self.task.folder)[0])
         self.idle = self.idle + 1 if size == self.journal_size else 0
         self.journal_size = size
         if self.idle >= TRIES_WITHOUT_A_CASE:
@@ -159,6 +191,7 @@ def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starting process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     start.end_with_parent(journal.LOST)
+    own_process.begin()
     gc.freeze()
     try:
         arithmetic.make_exact()
@@ -170,8 +203,9 @@ def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path
                 rank_loop.follow(task, ranks)
             else:
                 deque(lead(task, ranks, pending), maxlen=0)
-        dist.destroy_process_group()
+        threading.Event().wait()  # `measure` ends all ranks at once; by itself one with a thread might not end
     except BaseException as error:
+        own_process.end_if_forked()
         if not (isinstance(error, OSError) and error.filename):  # a file that cannot be written: `measure` says so
             traceback.print_exc()
         os._exit(1)

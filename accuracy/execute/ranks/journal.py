@@ -1,6 +1,7 @@
 """What ranks had in hand when one of them ended: a line for each event in `ranks.log` of the run folder. Events:
-launch; began CASE; ok CASE, unsupported CASE, failed CASE; ended HOW: a rank's process is gone, the case may be tried
-once more; final HOW: the case may not."""
+launch; began CASE; ranks CASE, alone CASE: what takes its time now, all ranks or the first one's reference and
+comparison; ok CASE, unsupported CASE, failed CASE; ended HOW: a rank's process is gone, the case may be tried once
+more; final HOW: the case may not."""
 
 import signal
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ NAME = "ranks.log"
 LOST = 3
 """Exit status of a rank that cannot go on because another one is gone, or because its device is."""
 TRIES = 2
+STAGES = ("began", "ranks", "alone")
 NO_ANSWER = "no answer"
 
 
@@ -31,7 +33,8 @@ class Known:
                 return " and ".join(text for _, text in noted)
             ends.append(ended)
         if len(ends) < TRIES:
-            return None
+            tries = len(self.tries.get(case_id, []))
+            return f"its ranks ended {tries} times, and none said why" if tries > TRIES**2 else None
         return f"{ends[0]}, twice" if len(set(ends)) == 1 else "; then ".join(ends)
 
 
@@ -63,6 +66,8 @@ def read(folder: Path) -> Known:
         elif word == "began":
             case = text
             known.tries.setdefault(case, []).append([])
+        elif word in STAGES:
+            continue
         elif word not in ("ended", "final"):
             known.statuses[text] = word
             known.tries.pop(text, None)
@@ -76,7 +81,7 @@ def read(folder: Path) -> Known:
 def note_end(folder: Path, rank: int, code: int, seconds: float) -> str | None:
     """Add how a rank's process ended, from its exit status (negative: a signal); the text, or None where the process
     ended because of another one. seconds: the time limit of a case."""
-    if code in (LOST, -signal.SIGTERM):
+    if code == LOST:
         return None
     if code == -signal.SIGALRM:
         text = f"{NO_ANSWER} from rank {rank} within {seconds:g} s"

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -17,7 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from accuracy.core.case import Case, digest
-from accuracy.core.errors import NotShared, located
+from accuracy.core.errors import NotShared, located, traceback_of
+from accuracy.core.own_process import end_if_forked, raised_by_functions
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import caller, journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks, time_limit
@@ -191,8 +191,10 @@ class Rank:
         if case.world != "processes":
             return self._simulate(case, shards, mode)
         what = MODES.index(replace(mode, repeat=0))
+        journal.note(self.task.folder, "ranks", self.case.id)
         self.tell(self.number, what)
         every, results = self.take_part(what, shards[0])
+        journal.note(self.task.folder, "alone", self.case.id)
         for rank, part in enumerate(every):
             if "error" in part:
                 raise RankFailed(f"rank {rank}: {part['error']}")
@@ -216,10 +218,11 @@ class Rank:
                 pass  # that rank tells its error
             except NotShared as error:
                 part = {"not_shared": str(error)}
-            except (Exception, SystemExit) as error:  # some packages call exit()
+            except raised_by_functions() as error:
                 part = {"error": located(error)[:500]}
-                text = "".join(traceback.format_exception(error))
+                text = traceback_of(error)
                 storage.write_traceback(self.task.folder, self.task.cases[self.number].id, text, self.ranks.rank)
+            end_if_forked()
             patience = PATIENCE_SECONDS if "error" in part else None
             try:
                 if patience and not device_works(self.case.device):
