@@ -17,6 +17,7 @@ import torch
 from accuracy.core import own_process, plugins
 from accuracy.core.case import Case
 from accuracy.core.errors import located, traceback_of
+from accuracy.execute import output
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.start import end_with_parent
 from accuracy.measurement.pipeline import Measured, Pipeline
@@ -100,9 +101,11 @@ def device_works(device: str) -> bool:
     return True
 
 
-def serve(connection: Connection, gpu: int | None, work: Work, environment: dict[str, str]) -> None:
+def serve(connection: Connection, gpu: int | None, work: Work, environment: dict[str, str], printed: Path) -> None:
     """Measure the cases that come through a connection, until the process is killed. What is answered: None, once the
-    device is open; then for each case its status, and whether the process can measure more."""
+    device is open; then for each case its status, and whether the process can measure more. printed: where `output`
+    takes what is printed."""
+    output.send(printed)
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # the process that hands out cases hears of it too, and ends this one
     end_with_parent(1)

@@ -27,7 +27,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from accuracy.core import own_process, plugins
 from accuracy.core.case import Case
 from accuracy.core.errors import RanksEnded, one_line
-from accuracy.execute import start
+from accuracy.execute import output, start
 from accuracy.execute.folder import make_writable
 from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import journal, rank_loop, rendezvous
@@ -56,8 +56,9 @@ def measure(
     by_id = {each.case.id: each.case for each in pending}
     _, offset = journal.lines(task.folder)
     temporary = tempfile.TemporaryDirectory(prefix="accuracy-", ignore_cleanup_errors=True)
-    with temporary as rendezvous_folder, start.no_process_stays():
-        agent = Agent(task, pending, Path(rendezvous_folder), lead)
+    with temporary as rendezvous_folder, output.limited() as printed, start.no_process_stays():
+        agent = Agent(task, pending, Path(rendezvous_folder), lead, printed)
+        agent.watch("launch", pending[0].case)
         thread = threading.Thread(target=agent.run, daemon=True)
         thread.start()
         try:
@@ -85,18 +86,20 @@ def measure(
 class Agent(LocalElasticAgent):
     """torch's agent for one machine, which also notes how a rank ended."""
 
-    def __init__(self, task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
+    def __init__(
+        self, task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead, printed: Path | None = None
+    ) -> None:
         start.preload(start.OF_RANKS)
         plugins.store_functions(rendezvous_folder)
         self.task, self.stopping, self.ended, self.idle, self.journal_size = task, False, "", 0, 0
-        self._deadline, self._late = math.inf, ""
+        self._deadline, self._late = math.inf, ""  # of what the ranks do now, and what is said then
         spec = WorkerSpec(
             role="rank",
             local_world_size=max(task.sizes),
             entrypoint=rank_process,
-            args=(task, pending, rendezvous_folder, lead),
+            args=(task, pending, rendezvous_folder, lead, printed),
             rdzv_handler=OneMachine(),
-            max_restarts=3 * len(pending) + TRIES_WITHOUT_A_CASE,
+            max_restarts=(journal.TRIES**2 + 1) * len(pending) + TRIES_WITHOUT_A_CASE,
             monitor_interval=POLL_SECONDS,
         )
         super().__init__(spec, DefaultLogsSpecs(log_dir=str(rendezvous_folder)), start_method="forkserver")
@@ -129,7 +132,8 @@ class Agent(LocalElasticAgent):
         self._deadline = time.monotonic() + seconds + GRACE_SECONDS
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        self._deadline, self._late = time.monotonic() + 2 * rendezvous.START_SECONDS, ""
+        if self._deadline < math.inf:
+            self._deadline, self._late = time.monotonic() + 2 * rendezvous.START_SECONDS, ""
         with start.starting():
             started: dict[int, Any] = super()._start_workers(worker_group)
         return started
@@ -186,8 +190,12 @@ def joined(rendezvous_folder: Path, task: Task) -> Ranks:
         os._exit(journal.LOST)
 
 
-def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
+def rank_process(
+    task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead, printed: Path | None
+) -> None:
     """The life of a rank's process."""
+    if printed is not None:
+        output.send(printed)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starting process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     start.end_with_parent(journal.LOST)
