@@ -11,6 +11,11 @@ def begin() -> None:
     _process = os.getpid()
 
 
+def is_one() -> bool:
+    """Return whether it is."""
+    return _process != 0
+
+
 def raised_by_functions() -> tuple[type[BaseException], ...]:
     """Return what a user's function may raise so that its case fails. Where the process is the user's own,
     KeyboardInterrupt and the like are meant for it; some packages call exit()."""

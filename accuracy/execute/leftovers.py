@@ -42,20 +42,31 @@ def kill(mark: str, spared: Collection[int] = ()) -> None:
         time.sleep(0.01)
 
 
-def _is_stopped(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
-    return False
+def _stat(pid: int) -> tuple[str, int]:
+    """The state of a process, T where it is stopped, and its parent."""
+    with contextlib.suppress(OSError, IndexError):
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+        return state, int(parent)
+    return "", 0
+
+
+def _stopped(parent: int, mark: str) -> list[int]:
+    """The parent, and the server that it started, where they are stopped and the others go on."""
+    states = {pid: _stat(pid) for pid in (parent, *marked(mark))}
+    if all(state in ("T", "") for state, _ in states.values()):
+        return []
+    return [pid for pid, (state, of) in states.items() if state == "T" and parent in (pid, of)]
 
 
 def _guard(mark: str, parent: int) -> None:
     """Wait until the other end of this process's input is closed, which only the parent holds open."""
     since = time.monotonic()
     while not select.select([sys.stdin], [], [], 1.0)[0]:
-        if not _is_stopped(parent) or all(map(_is_stopped, marked(mark))):
-            since = time.monotonic()
-        elif time.monotonic() - since > STOPPED_SECONDS:
-            os.kill(parent, signal.SIGCONT)
+        stopped = _stopped(parent, mark)
+        since = since if stopped else time.monotonic()
+        for pid in stopped if time.monotonic() - since > STOPPED_SECONDS else ():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGCONT)
     kill(mark)
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -23,6 +24,7 @@ from accuracy.execute.start import end_with_parent
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.results import storage, table
 from accuracy.runtime import arithmetic
+from accuracy.runtime.changes import Changes, told
 
 HOUR = 3600.0
 SLOWEST = {"cpu": 1e8, "cuda": 1e10}
@@ -117,10 +119,11 @@ def serve(connection: Connection, gpu: int | None, work: Work, environment: dict
     if gpu is not None:
         torch.cuda.set_device(gpu)
         torch.cuda.synchronize()  # it fails here where the GPU cannot be had
+    before = Changes()
     connection.send(None)
     while True:
         try:
-            connection.send(_measured(work, connection.recv(), gpu))
+            connection.send(_measured(work, connection.recv(), gpu, before))
         except EOFError:
             return
         except OSError as error:  # of a file that cannot be written
@@ -132,7 +135,7 @@ def stack_file(folder: Path, pid: int) -> Path:
     return folder / f".stack.{pid}"
 
 
-def _measured(work: Work, case: Case, gpu: int | None) -> tuple[str, bool]:
+def _measured(work: Work, case: Case, gpu: int | None, before: Changes) -> tuple[str, bool]:
     path = stack_file(work.folder, os.getpid())
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as stack:
@@ -144,8 +147,19 @@ def _measured(work: Work, case: Case, gpu: int | None) -> tuple[str, bool]:
     if work.gpus_are_shared:
         timeless = {name: values for name, values in found.results.items() if name != "seconds"}
         found = replace(found, results=timeless)
+    changed = before.names()
+    before.undo()  # what writes the rows may be among it
     status = write(work.folder, case, found)
+    if changed:
+        tell_changes(case, changed)
+        return status, False
     return status, status != table.FAILED or device_works("cpu" if gpu is None else "cuda")
+
+
+def tell_changes(case: Case, changed: list[str]) -> None:
+    """Say on the terminal what a case changed that others would feel."""
+    what = f"accuracy: {case.variant.name} (case {case.id}) changed {told(changed)}"
+    print(f"{what}; further cases have a new process", file=sys.stderr, flush=True)
 
 
 class TookTooLong(BaseException):
@@ -181,6 +195,7 @@ def measure_here(pipeline: Pipeline, each: Planned, folder: Path, case_seconds: 
             os._exit(ENDED)
 
     before = signal.signal(signal.SIGVTALRM, interrupt) if in_main else None
+    changes = Changes()
     threading.Thread(target=watch, daemon=True).start()
     try:
         try:
@@ -197,4 +212,9 @@ def measure_here(pipeline: Pipeline, each: Planned, folder: Path, case_seconds: 
             over.set()
         if in_main:
             signal.signal(signal.SIGVTALRM, before)
+    if changed := changes.names():
+        changes.undo()
+        left = changes.names()
+        then = f"{told(left)} cannot be put back" if left else "it was put back"
+        warnings.warn(f"{case.variant.name} changed {told(changed)}; {then}", stacklevel=2)
     return write(folder, case, found)

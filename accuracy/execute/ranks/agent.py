@@ -10,9 +10,10 @@ import signal
 import tempfile
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 
 from accuracy.core import own_process, plugins
 from accuracy.core.case import Case
-from accuracy.core.errors import RanksEnded, one_line
+from accuracy.core.errors import RanksEnded, located, one_line, traceback_of
 from accuracy.execute import output, start
 from accuracy.execute.folder import make_writable
 from accuracy.execute.plan import Planned
@@ -34,6 +35,7 @@ from accuracy.execute.ranks import journal, rank_loop, rendezvous
 from accuracy.execute.ranks.rank_loop import Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.worker import seconds_allowed, seconds_text
+from accuracy.results import storage
 from accuracy.runtime import arithmetic
 
 POLL_SECONDS = 0.05
@@ -68,11 +70,13 @@ def measure(
                 running = thread.is_alive()  # before the journal is read: its last lines count
                 found, offset = journal.lines(task.folder, offset)
                 for word, case_id in found:
-                    if case_id in by_id:
-                        agent.watch(word, by_id[case_id])
+                    if case_id not in by_id:
+                        continue
+                    agent.watch(word, by_id[case_id])
                     if word == "began":
                         begin(by_id[case_id])
-                    elif word not in journal.STAGES and by_id.pop(case_id, None):
+                    elif word not in journal.STAGES:
+                        by_id.pop(case_id)
                         yield word
         finally:
             agent.stopping = True
@@ -91,6 +95,7 @@ class Agent(LocalElasticAgent):
     ) -> None:
         start.preload(start.OF_RANKS)
         plugins.store_functions(rendezvous_folder)
+        self.rendezvous_folder = rendezvous_folder
         self.task, self.stopping, self.ended, self.idle, self.journal_size = task, False, "", 0, 0
         self._deadline, self._late = math.inf, ""  # of what the ranks do now, and what is said then
         spec = WorkerSpec(
@@ -99,7 +104,7 @@ class Agent(LocalElasticAgent):
             entrypoint=rank_process,
             args=(task, pending, rendezvous_folder, lead, printed),
             rdzv_handler=OneMachine(),
-            max_restarts=(journal.TRIES**2 + 1) * len(pending) + TRIES_WITHOUT_A_CASE,
+            max_restarts=(journal.TRIES**2 + 2) * len(pending) + TRIES_WITHOUT_A_CASE,
             monitor_interval=POLL_SECONDS,
         )
         super().__init__(spec, DefaultLogsSpecs(log_dir=str(rendezvous_folder)), start_method="forkserver")
@@ -160,7 +165,8 @@ class Agent(LocalElasticAgent):
         context: Any = self._pcontext
         codes = [process.exitcode for process in context._pc.processes]
         ended = [(rank, code) for rank, code in enumerate(codes) if code is not None]
-        texts = [journal.note_end(self.task.folder, rank, code, self.task.seconds) for rank, code in ended]
+        note = partial(journal.note_end, self.task.folder, seconds=self.task.seconds)
+        texts = [note(rank, code, raised=_raised(self.rendezvous_folder, rank)) for rank, code in ended]
         self.ended = " and ".join(filter(None, texts)) or self.ended
         size = sum(word not in ("ended", "final") for word, _ in journal.lines(self.task.folder)[0])
         self.idle = self.idle + 1 if size == self.journal_size else 0
@@ -185,8 +191,8 @@ def joined(rendezvous_folder: Path, task: Task) -> Ranks:
     why."""
     try:
         return rendezvous.join_on_machine(rendezvous_folder, task.backend, task.sizes)
-    except RuntimeError:
-        traceback.print_exc()
+    except RuntimeError as error:
+        storage.write_traceback(task.folder, "ranks", traceback_of(error), int(os.environ["RANK"]))
         os._exit(journal.LOST)
 
 
@@ -214,6 +220,22 @@ def rank_process(
         threading.Event().wait()  # `measure` ends all ranks at once; by itself one with a thread might not end
     except BaseException as error:
         own_process.end_if_forked()
-        if not (isinstance(error, OSError) and error.filename):  # a file that cannot be written: `measure` says so
-            traceback.print_exc()
+        rank = int(os.environ["RANK"])
+        with suppress(OSError):  # of a full disk: `measure` says so
+            _end_file(rendezvous_folder, rank).write_text(located(error))
+            storage.write_traceback(task.folder, "ranks", traceback_of(error), rank)
         os._exit(1)
+
+
+def _end_file(folder: Path, rank: int) -> Path:
+    """Where a rank leaves what ended it."""
+    return folder / f"raised.{rank}"
+
+
+def _raised(folder: Path, rank: int) -> str:
+    """Take what a rank left there."""
+    with suppress(OSError):
+        text = _end_file(folder, rank).read_text()
+        _end_file(folder, rank).unlink()
+        return text
+    return ""

@@ -41,6 +41,7 @@ class Known:
 def note(folder: Path, word: str, text: str = "") -> None:
     """Add a line."""
     try:
+        folder.mkdir(parents=True, exist_ok=True)  # a user's function may have removed it
         with open(folder / NAME, "a") as file:
             file.write(f"{word} {text}\n")
     except OSError as error:  # of a write, which does not say where
@@ -50,7 +51,9 @@ def note(folder: Path, word: str, text: str = "") -> None:
 def lines(folder: Path, offset: int = 0) -> tuple[list[tuple[str, str]], int]:
     """Return word and text of every whole line behind an offset in bytes, and the offset behind them."""
     path = folder / NAME
-    content = path.read_bytes()[offset:] if path.exists() else b""
+    content = path.read_bytes() if path.exists() else b""
+    offset = offset if offset <= len(content) else 0  # a user's function removed the folder
+    content = content[offset:]
     complete = content[: content.rfind(b"\n") + 1]
     found = [line.partition(" ") for line in complete.decode(errors="replace").splitlines()]
     return [(word, text) for word, _, text in found], offset + len(complete)
@@ -78,14 +81,15 @@ def read(folder: Path) -> Known:
     return known
 
 
-def note_end(folder: Path, rank: int, code: int, seconds: float) -> str | None:
+def note_end(folder: Path, rank: int, code: int, seconds: float, raised: str = "") -> str | None:
     """Add how a rank's process ended, from its exit status (negative: a signal); the text, or None where the process
-    ended because of another one. seconds: the time limit of a case."""
+    ended because of another one. seconds: the time limit of a case; raised: the exception that ended it."""
     if code == LOST:
         return None
     if code == -signal.SIGALRM:
         text = f"{NO_ANSWER} from rank {rank} within {seconds:g} s"
     else:
-        text = f"rank {rank} " + (f"was killed by signal {-code}" if code < 0 else f"ended with status {code}")
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+        text = f"rank {rank} {how}{f', {raised}' if raised else ''}"
     note(folder, "final" if code == -signal.SIGALRM else "ended", text)
     return text

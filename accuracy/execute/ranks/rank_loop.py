@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 
 from accuracy.core.case import Case, digest
 from accuracy.core.errors import NotShared, located, traceback_of
-from accuracy.core.own_process import end_if_forked, raised_by_functions
+from accuracy.core.own_process import end_if_forked, is_one, raised_by_functions
+from accuracy.execute import worker
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import caller, journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks, time_limit
@@ -27,6 +28,7 @@ from accuracy.measurement import reruns
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.results import storage, table
 from accuracy.runtime import arithmetic, device
+from accuracy.runtime.changes import Changes
 from accuracy.simulate.program import Mode, Ran, build_kernel, rank_program
 from accuracy.world.base import Results, Tensors
 from accuracy.world.processes import ProcessesWorld, run_rank
@@ -92,8 +94,12 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
             if not (each.unsupported or reason):
                 rank.prepare(numbers[case.id])
             found = pipeline.failed(case, reason) if reason else _in_time(task, pipeline, each)
+            changed = rank.changed()
             known.statuses[case.id] = write(task.folder, case, found)
             journal.note(task.folder, found.status, case.id)
+            if changed:
+                worker.tell_changes(case, changed)
+                task.end("a function changed this process")
         yield case, known.statuses[case.id]
     rank.tell(0, END)
 
@@ -147,6 +153,7 @@ class Rank:
     def __init__(self, task: Task, ranks: Ranks) -> None:
         self.task, self.ranks, self.pipeline = task, ranks, task.pipeline
         self._simulate, self.pipeline.run_ranks = self.pipeline.run_ranks, self.run_all
+        self._changes, self._changed = Changes(), set[str]()
         self.number = -1  # of the case
         self._drawn_for: object = None
         self._agreed = self._all_come = False
@@ -156,6 +163,12 @@ class Rank:
     def case(self) -> Case:
         """Return the case."""
         return self.task.cases[self.number]
+
+    def changed(self) -> list[str]:
+        """Put back what the case changed, as far as that can be; return it. Of any rank, in processes of our own."""
+        self._changed.update(self._changes.names() if is_one() else ())
+        self._changes.undo()
+        return sorted(self._changed)
 
     def tell(self, number: int = -1, what: int = END) -> tuple[int, int]:
         """Return the first rank's case and what to do with it, on every rank."""
@@ -195,6 +208,7 @@ class Rank:
         self.tell(self.number, what)
         every, results = self.take_part(what, shards[0])
         journal.note(self.task.folder, "alone", self.case.id)
+        self._changed.update(*(part["changed"] for part in every))
         for rank, part in enumerate(every):
             if "error" in part:
                 raise RankFailed(f"rank {rank}: {part['error']}")
@@ -223,6 +237,7 @@ class Rank:
                 text = traceback_of(error)
                 storage.write_traceback(self.task.folder, self.task.cases[self.number].id, text, self.ranks.rank)
             end_if_forked()
+            part["changed"] = self.changed()
             patience = PATIENCE_SECONDS if "error" in part else None
             try:
                 if patience and not device_works(self.case.device):
