@@ -56,7 +56,7 @@ def measure(
     """Yield the status of every pending case as it ends. Close the generator, so that no process stays. Raises
     RanksEnded."""
     by_id = {each.case.id: each.case for each in pending}
-    _, offset = journal.lines(task.folder)
+    _, place = journal.lines(task.folder)
     temporary = tempfile.TemporaryDirectory(prefix="accuracy-", ignore_cleanup_errors=True)
     with temporary as rendezvous_folder, output.limited() as printed, start.no_process_stays():
         agent = Agent(task, pending, Path(rendezvous_folder), lead, printed)
@@ -68,7 +68,7 @@ def measure(
             while running and by_id:  # ranks that have measured everything may have threads that do not end
                 thread.join(POLL_SECONDS)
                 running = thread.is_alive()  # before the journal is read: its last lines count
-                found, offset = journal.lines(task.folder, offset)
+                found, place = journal.lines(task.folder, place)
                 for word, case_id in found:
                     if case_id not in by_id:
                         continue
@@ -85,6 +85,10 @@ def measure(
         make_writable("output_dir", task.folder)
         why = agent.ended or "the ranks did not find each other"
         raise RanksEnded(f"{why} before a case began, twice; what was measured stays")
+
+
+class Stopped(Exception):
+    """Everything is measured, or nobody waits for more."""
 
 
 class Agent(LocalElasticAgent):
@@ -104,7 +108,7 @@ class Agent(LocalElasticAgent):
             entrypoint=rank_process,
             args=(task, pending, rendezvous_folder, lead, printed),
             rdzv_handler=OneMachine(),
-            max_restarts=(journal.TRIES**2 + 2) * len(pending) + TRIES_WITHOUT_A_CASE,
+            max_restarts=(journal.TRIES + 2) * len(pending) + TRIES_WITHOUT_A_CASE,
             monitor_interval=POLL_SECONDS,
         )
         super().__init__(spec, DefaultLogsSpecs(log_dir=str(rendezvous_folder)), start_method="forkserver")
@@ -117,6 +121,8 @@ class Agent(LocalElasticAgent):
             logger.setLevel(logging.CRITICAL)
         try:
             return super().run(role)
+        except Stopped:
+            return RunResult(WorkerState.STOPPED)
         except Exception as error:  # no process was started that could tell
             self.ended = self.ended or f"the ranks could not be started ({one_line(error)})"
             raise
@@ -151,7 +157,7 @@ class Agent(LocalElasticAgent):
         """A rank ends only once all have measured everything, so whoever ends before has failed, with whatever status.
         It is asked for here, before torch ends the others by a signal that would hide theirs."""
         if self.stopping:
-            raise SystemExit  # of its thread
+            raise Stopped
         late = time.monotonic() > self._deadline
         if late and self._late:
             journal.note(self.task.folder, "final", self._late)

@@ -4,8 +4,12 @@ comparison; ok CASE, unsupported CASE, failed CASE; ended HOW: a rank's process 
 more; final HOW: the case may not."""
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from accuracy.core.case import Case
+from accuracy.results import table
 
 NAME = "ranks.log"
 LOST = 3
@@ -34,7 +38,7 @@ class Known:
             ends.append(ended)
         if len(ends) < TRIES:
             tries = len(self.tries.get(case_id, []))
-            return f"its ranks ended {tries} times, and none said why" if tries > TRIES**2 else None
+            return f"its ranks ended {tries} times, and none said why" if tries > TRIES else None
         return f"{ends[0]}, twice" if len(set(ends)) == 1 else "; then ".join(ends)
 
 
@@ -48,15 +52,21 @@ def note(folder: Path, word: str, text: str = "") -> None:
         raise OSError(error.errno, error.strerror, str(folder / NAME)) from error
 
 
-def lines(folder: Path, offset: int = 0) -> tuple[list[tuple[str, str]], int]:
-    """Return word and text of every whole line behind an offset in bytes, and the offset behind them."""
+Place = tuple[int, int]
+"""The number of the file that was read, and the bytes."""
+
+
+def lines(folder: Path, since: Place = (0, 0)) -> tuple[list[tuple[str, str]], Place]:
+    """Return word and text of every whole line since a place, and the place behind them. A file that a user's function
+    removed begins anew."""
     path = folder / NAME
-    content = path.read_bytes() if path.exists() else b""
-    offset = offset if offset <= len(content) else 0  # a user's function removed the folder
-    content = content[offset:]
-    complete = content[: content.rfind(b"\n") + 1]
+    if not path.exists():
+        return [], (0, 0)
+    content, number = path.read_bytes(), path.stat().st_ino
+    offset = since[1] if since[0] == number else 0
+    complete = content[offset : content.rfind(b"\n") + 1]
     found = [line.partition(" ") for line in complete.decode(errors="replace").splitlines()]
-    return [(word, text) for word, _, text in found], offset + len(complete)
+    return [(word, text) for word, _, text in found], (number, offset + len(complete))
 
 
 def read(folder: Path) -> Known:
@@ -93,3 +103,12 @@ def note_end(folder: Path, rank: int, code: int, seconds: float, raised: str = "
         text = f"rank {rank} {how}{f', {raised}' if raised else ''}"
     note(folder, "final" if code == -signal.SIGALRM else "ended", text)
     return text
+
+
+def hopeless(case: Case, cases: Sequence[Case], known: Known) -> str | None:
+    """Return why a case of a variant that never answered is not tried: each would take the whole time limit."""
+    same = {each.id for each in cases if each.variant == case.variant and each.world_size > 1}
+    silent = same & known.unanswered
+    if len(silent) < TRIES or any(known.statuses.get(each) == table.OK for each in same):
+        return None
+    return f"not tried: {len(silent)} cases of {case.variant.name} before it gave no answer, and none an answer"

@@ -18,15 +18,14 @@ from typing import Any, NoReturn
 from accuracy.core.case import Case, digest
 from accuracy.core.errors import NotShared, located, traceback_of
 from accuracy.core.own_process import end_if_forked, is_one, raised_by_functions
-from accuracy.execute import worker
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import caller, journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks, time_limit
-from accuracy.execute.worker import device_works, seconds_allowed, seconds_text, write
+from accuracy.execute.worker import device_works, seconds_allowed, seconds_text, tell_changes, write
 from accuracy.inputs import drawing
 from accuracy.measurement import reruns
 from accuracy.measurement.pipeline import Measured, Pipeline
-from accuracy.results import storage, table
+from accuracy.results import storage
 from accuracy.runtime import arithmetic, device
 from accuracy.runtime.changes import Changes
 from accuracy.simulate.program import Mode, Ran, build_kernel, rank_program
@@ -90,7 +89,7 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
         case = each.case
         if case.id not in known.statuses:
             journal.note(task.folder, "began", case.id)
-            reason = None if each.unsupported else known.reason(case.id) or _hopeless(case, task.cases, known)
+            reason = None if each.unsupported else known.reason(case.id) or journal.hopeless(case, task.cases, known)
             if not (each.unsupported or reason):
                 rank.prepare(numbers[case.id])
             found = pipeline.failed(case, reason) if reason else _in_time(task, pipeline, each)
@@ -98,9 +97,11 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
             known.statuses[case.id] = write(task.folder, case, found)
             journal.note(task.folder, found.status, case.id)
             if changed:
-                worker.tell_changes(case, changed)
-                task.end("a function changed this process")
+                tell_changes(case, changed)
+                os._exit(journal.LOST)
         yield case, known.statuses[case.id]
+    for case_id, status in known.statuses.items() - journal.read(task.folder).statuses.items():
+        journal.note(task.folder, status, case_id)  # a function removed the folder
     rank.tell(0, END)
 
 
@@ -124,15 +125,6 @@ def _in_time(task: Task, pipeline: Pipeline, each: Planned) -> Measured:
         return measured(pipeline, each)
     finally:
         timer.cancel()
-
-
-def _hopeless(case: Case, cases: Sequence[Case], known: journal.Known) -> str | None:
-    """Return why a case of a variant that never answered is not tried: each would take the whole time limit."""
-    same = {each.id for each in cases if each.variant == case.variant and each.world_size > 1}
-    silent = same & known.unanswered
-    if len(silent) < journal.TRIES or any(known.statuses.get(each) == table.OK for each in same):
-        return None
-    return f"not tried: {len(silent)} cases of {case.variant.name} before it gave no answer, and none an answer"
 
 
 def follow(task: Task, ranks: Ranks) -> None:
@@ -165,7 +157,7 @@ class Rank:
         return self.task.cases[self.number]
 
     def changed(self) -> list[str]:
-        """Put back what the case changed, as far as that can be; return it. Of any rank, in processes of our own."""
+        """Put back what the case changed on any rank of ours, as far as that can be; return it."""
         self._changed.update(self._changes.names() if is_one() else ())
         self._changes.undo()
         return sorted(self._changed)
@@ -189,15 +181,16 @@ class Rank:
         self.number = number
         case = self.case
         key = case.inputs, case.problem, case.seed, case.said_dtype, case.variant.sharding, case.world_size
-        if self.ranks.rank < case.world_size and self._drawn_for != key:
+        if self.ranks.rank >= case.world_size:
+            return
+        if self._drawn_for != key:
             self._drawn_for = key
             try:
                 self._shards = drawing.draw_shard(case, self.ranks.rank)
             except Exception as error:
                 self._shards = error
-        if self.ranks.rank < case.world_size:
-            with suppress(Exception):  # which the case will say
-                build_kernel(case)  # imports what it takes before the ranks meet: no rank waits for it in its time
+        with suppress(Exception):  # which the case will say
+            build_kernel(case)  # imports what it takes before the ranks meet: no rank waits for it in its time
 
     def run_all(self, case: Case, shards: Sequence[Tensors], mode: Mode) -> Ran:
         """On the first rank: the case in hand on all ranks; as `RunRanks`. Raises RankFailed."""
