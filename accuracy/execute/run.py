@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tqdm import tqdm
 
 from accuracy.config.read import Configuration
+from accuracy.core import fields
 from accuracy.core.case import Case, digest
 from accuracy.execute.dispatch import Launched, measure
 from accuracy.execute.folder import set_other_code_aside
@@ -90,7 +91,12 @@ def execute(
     about["plan"] = completeness.new_plan(promises, about["fingerprint"]["device"])
     storage.write_json(folder / "run.json", about)
     finished = storage.finished_cases(files)
-    done = {case_id: found.status for case_id, found in finished.items() if codes.get(case_id) == found.code}
+    planned = {each.case.id: each.case for each in plans if each.case.id in finished}
+    done = {
+        case_id: finished[case_id].status
+        for case_id, case in planned.items()
+        if finished[case_id].code == codes[case_id] and storage.is_of(files[case_id], fields.identity(case))
+    }
     rows = {case_id: files[case_id].rows for case_id in done}
     pending = [each for each in plans if each.case.id not in done]
     waiting = {each.case.id for each in pending}
