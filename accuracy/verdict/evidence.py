@@ -115,11 +115,22 @@ class Evidence:
 
     def single_device_has_digits(self, dtype: str) -> bool:
         """Whether the single-device kernel is near the reference in that dtype on some inputs; else the kernel is
-        broken. One that quantises is held to that on Gaussian inputs: others cost 8 bits all their digits."""
+        broken. One that quantises is held to that on Gaussian inputs: others cost 8 bits all their digits. Where the
+        partials of all inputs cancel, which leaves no digits to any kernel, the least of the condition numbers counts:
+        dq of equal keys is a sum of nothing but zero."""
         rungs = self.rungs[dtype]
         if self.quantised:
             return INDEPENDENT not in rungs or rungs[INDEPENDENT].single_device <= self.quantised_band
-        return min(rung.single_device for rung in rungs.values()) <= 100 * rounding_band(self.tensor, dtype)
+        if min(rung.single_device for rung in rungs.values()) <= 100 * rounding_band(self.tensor, dtype):
+            return True
+        conditions = {
+            typical(np.fmax(rows["condition_sum"], rows["condition_rounding"])): name
+            for name, rows, _ in self.by_inputs
+            if name in rungs
+        }
+        least = min(conditions, default=math.nan, key=lambda each: math.inf if math.isnan(each) else each)
+        most = rounding_band(self.tensor, dtype) * least  # as the gate's portable rules have it
+        return not math.isnan(least) and rungs[conditions[least]].single_device <= most
 
     @property
     def quantised_band(self) -> float:
