@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from accuracy.cli import Parser, status_of
+from accuracy.cli import Parser, path_of, status_of
 from accuracy.cli.publish import publish, target_of
 from accuracy.core import fields
 from accuracy.core.errors import ConfigError, printable
@@ -33,10 +33,10 @@ HISTORY = "history.jsonl"  # a line each time the baseline was replaced; nothing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print where the baseline is, and its log's new line; 0, or 2 for a mistake in the command."""
     parser = Parser("accuracy accept", "Make a finished run the baseline of later ones.")
-    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER")
+    parser.add_argument("folder", type=path_of, metavar="RUN_FOLDER")
     reason = "why the baseline changes, kept in its log; needed where there is one already"
     parser.add_argument("--reason", default="", metavar="TEXT", help=reason)
-    parser.add_argument("--to", type=Path, default=Path("reports"), metavar="FOLDER", help="default: reports")
+    parser.add_argument("--to", type=path_of, default=Path("reports"), metavar="FOLDER", help="default: reports")
     parser.add_argument("--force", action="store_true", help="take a baseline of one seed, which no test can use")
     given = parser.parse_args(arguments)
     return status_of("accuracy accept", lambda: _accept(given.folder, given.reason, given.to, given.force))
