@@ -123,8 +123,10 @@ def _start_guard() -> None:
     process = os.getpid()
     if process not in _guards and os.path.isdir("/proc/self"):
         words = [sys.executable, "-I", "-S", leftovers.__file__, _mark(), str(process)]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": "/"}
-        _guards[process] = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, **quiet)
+        quiet = subprocess.DEVNULL
+        _guards[process] = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, cwd="/", start_new_session=True
+        )
 
 
 _runs = 0

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,8 +39,7 @@ STATES: dict[str, Callable[[], Any]] = {
     "numbers below the normal ones": lambda: bool(torch.tensor(SMALLEST, dtype=torch.float64) * 1 > 0),
     "blocked signals": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []),
     "the recursion limit": sys.getrecursionlimit,
-    **{f"the limit RLIMIT_{name}": lambda name=name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
-       for name in LIMITS},
+    **{f"the limit RLIMIT_{name}": partial(resource.getrlimit, getattr(resource, f"RLIMIT_{name}")) for name in LIMITS},
 }  # fmt: skip
 """What is compared beside replaced functions, by what it is called where it differs."""
 
