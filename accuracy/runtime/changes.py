@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -62,11 +63,13 @@ class Changes:
         return found
 
     def _replaced(self) -> Iterator[tuple[Any, str, Any]]:
-        """Functions and classes whose names now mean others; a name that is new is none of them."""
+        """Functions and classes whose names now mean others; a name that is new is none of them, nor what torch's
+        compiler puts in place when it is first used."""
         for holder, before in self._attributes:
             now = _attributes_of(holder)
-            yield from ((holder, name, value) for name, value in before.items()
-                        if now.get(name) is not value and callable(value))  # fmt: skip
+            for name, value in before.items():
+                if callable(value) and now.get(name) is not value and not _is_torch_s(now.get(name)):
+                    yield holder, name, value
 
     def names(self) -> list[str]:
         """Return what changed, `torch.nn.functional.softmax` or words."""
@@ -85,6 +88,13 @@ def _attributes_of(holder: Any) -> dict[str, Any]:
     if not isinstance(holder, type):
         return dict(vars(holder))
     return {name: value for base in reversed(holder.__mro__) for name, value in vars(base).items()}
+
+
+def _is_torch_s(value: Any) -> bool:
+    """Whether a function was written in Python in a private module of torch, or a class anywhere in it:
+    `torch.Storage` goes with the default dtype."""
+    private = "torch._" if isinstance(value, FunctionType) else "torch"
+    return isinstance(value, FunctionType | type) and str(value.__module__).startswith(private)
 
 
 def _name_of(holder: Any) -> str:
