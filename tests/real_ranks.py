@@ -90,5 +90,6 @@ class RealRanks:
     def close(self) -> None:
         """No process stays."""
         put(self.path / f"case-{self.number}", None)
+        self.agent.stopping = True
         self.thread.join()
         self.folder.cleanup()

@@ -5,6 +5,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from accuracy.core.errors import ConfigError, one_line, printable
@@ -31,6 +32,13 @@ def whole(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text[:20]) < 2**31:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number from 1")
     return int(text)
+
+
+def path_of(text: str) -> Path:
+    """An argument that names a file or a folder."""
+    if not text.strip() or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} names no file and no folder")
+    return Path(text)
 
 
 def status_of(

@@ -6,21 +6,26 @@ what it records is the commit of the functions that were measured, and whether t
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from accuracy.cli import Parser, status_of
+import numpy as np
+
+from accuracy.cli import Parser, path_of, status_of
 from accuracy.cli.publish import publish, target_of
 from accuracy.core import fields
 from accuracy.core.errors import ConfigError, printable
 from accuracy.core.number import count
 from accuracy.gate.decision import Decision, Question, decide, verdicts
-from accuracy.gate.judge import INCOMPLETE, percent
-from accuracy.results.cell import KEYS, Key, measured
+from accuracy.gate.judge import INCOMPLETE, MEASURES, percent
+from accuracy.gate.missing import SEEDS
+from accuracy.gate.statistics import LEVEL, RISE, seen
+from accuracy.results.cell import KEYS, Cell, Key, measured
 from accuracy.results.run_table import RunTable, read_baseline, read_run
 
+LEAST_SEEDS = 2  # that have a spread
 LOG = "log.md"
 HISTORY = "history.jsonl"  # a line each time the baseline was replaced; nothing is judged by it
 
@@ -28,28 +33,49 @@ HISTORY = "history.jsonl"  # a line each time the baseline was replaced; nothing
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print where the baseline is, and its log's new line; 0, or 2 for a mistake in the command."""
     parser = Parser("accuracy accept", "Make a finished run the baseline of later ones.")
-    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER")
+    parser.add_argument("folder", type=path_of, metavar="RUN_FOLDER")
     reason = "why the baseline changes, kept in its log; needed where there is one already"
     parser.add_argument("--reason", default="", metavar="TEXT", help=reason)
-    parser.add_argument("--to", type=Path, default=Path("reports"), metavar="FOLDER", help="default: reports")
+    parser.add_argument("--to", type=path_of, default=Path("reports"), metavar="FOLDER", help="default: reports")
+    parser.add_argument("--force", action="store_true", help="take a baseline of one seed, which no test can use")
     given = parser.parse_args(arguments)
-    return status_of("accuracy accept", lambda: _accept(given.folder, given.reason, given.to))
+    return status_of("accuracy accept", lambda: _accept(given.folder, given.reason, given.to, given.force))
 
 
-def _accept(folder: Path, reason: str, to: Path) -> None:
-    target = accept(folder, reason, to)
-    print(target, (target / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-1], sep="\n")
+def _accept(folder: Path, reason: str, to: Path, force: bool) -> None:
+    target = accept(folder, reason, to, force)
+    taken = worth(measured(read_baseline(target)).values())
+    print(target, taken, (target / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-1], sep="\n")
 
 
-def accept(folder: Path, reason: str, to: Path) -> Path:
+def worth(cells: Collection[Cell]) -> str:
+    """What a baseline of these cells is good for: its seeds, its cells, and the rise that a check of it catches."""
+    known = [each for each in cells if each.y]
+    seeds = min((len(each.y) for each in known), default=0)
+    taken = f"{count(seeds, 'seed')} in each of {count(len(known), 'cell')}"
+    if seeds < LEAST_SEEDS:
+        return f"{taken}: no test can use it"
+    error = np.array([np.std(each.values(), ddof=1) * math.sqrt(1 / SEEDS + 1 / len(each.y)) for each in known])
+    freedom = np.array([SEEDS + len(each.y) - 2 for each in known])
+    rises = seen(error, freedom, LEVEL / len(known) / len(MEASURES))
+    sure = count(int((rises <= RISE).sum()), "cell")
+    return f"{taken}: {SEEDS} fresh seeds surely catch a rise of 10% in {sure}, of {percent(float(rises.max()))} in all"
+
+
+def accept(folder: Path, reason: str, to: Path, force: bool = False) -> Path:
     """Publish the run under `to`, with a line in its history and one in its log; the folder.
 
-    Raises ConfigError where a verdict is `logic` or `invalid`, where something is missing or not finite, or where a
-    baseline would be replaced without a reason.
+    force: also of one seed. Raises ConfigError where a verdict is `logic` or `invalid`, where something is missing or
+    not finite, where there is one seed alone, or where a baseline would be replaced without a reason.
     """
     reason = " ".join(printable(reason, " ").split())  # one line
     run = read_run(folder)
     _must_be_sound(decide(Question(run, verdicts=verdicts(run))))
+    if not force and (few := [each for each in measured(run).values() if each.y and len(each.y) < LEAST_SEEDS]):
+        raise ConfigError(
+            f"{folder} has {count(len(few[0].y), 'seed')} in {count(len(few), 'cell')}, and no test can use fewer than"
+            f" {LEAST_SEEDS}; measure seed=[{','.join(map(str, range(24)))}], or say --force"
+        )
     target = target_of(run.about, to)
     if not reason and target.exists():
         raise ConfigError(f"{target} is a baseline already; say with --reason why it changes, that is kept beside it")

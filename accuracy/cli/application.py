@@ -72,6 +72,8 @@ def _run_application(arguments: list[str], launch: Launch | None) -> int:
         parser.parse_args(arguments)
         _check_choices(arguments)
         listing.check_sizes(listing.folders_of(arguments))
+        if launch is None and sweep.is_sweep(arguments):
+            sweep.check_jobs(arguments, [*listing.folders_of(arguments)])
         sys.argv[1:] = sweep.prepared(arguments)
         with _composed_once(arguments):
             hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(task)()
@@ -120,10 +122,15 @@ def _measured(config: DictConfig, launch: Launch | None) -> int:
 
 
 def _check_choices(words: Iterable[str]) -> None:
-    """A list of choices holds names: of anything else Hydra makes a traceback. What cannot be read, it says itself."""
+    """A list of choices holds names: of anything else Hydra makes a traceback. What cannot be read, it says itself. A
+    group with a plus before it would be a second choice, of which Hydra keeps the first and says nothing."""
     for word in words:
         group, _, value = word.partition("=")
-        if group.lstrip("+") not in GROUPS or not value.startswith("["):
+        if not group.strip("+~") and value:
+            raise ConfigError(f"{word!r} has no key; write KEY=VALUE")
+        if group.startswith("+") and group.lstrip("+") in GROUPS:
+            raise ConfigError(f"{word} is a second choice of {group.lstrip('+')}; write {word.lstrip('+')}")
+        if group.lstrip("+") not in (*GROUPS, "observers") or not value.startswith("["):
             continue
         with suppress(HydraException):
             names = OverridesParser.create().parse_override(word).value()

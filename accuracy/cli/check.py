@@ -9,9 +9,8 @@ run ended with, nothing was measured, a rank died, or a second look is due; 4 no
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from accuracy.cli import Parser, status_of, whole
+from accuracy.cli import Parser, path_of, status_of, whole
 from accuracy.core.errors import IncompleteRun, printable
 from accuracy.gate import Exit
 
@@ -37,14 +36,19 @@ def _checked(words: list[str]) -> int:
 def _check(words: list[str]) -> int:
     parser = Parser("accuracy check", __doc__)
     add = parser.add_argument
-    add("folder", type=Path, metavar="RUN_FOLDER", help="the output_dir of a run")
-    add("other", type=Path, nargs="?", metavar="OTHER_RUN", help="an earlier run to compare with; as --baseline")
+    add("folder", type=path_of, metavar="RUN_FOLDER", help="the output_dir of a run")
+    add("other", type=path_of, nargs="?", metavar="OTHER_RUN", help="an earlier run to compare with; as --baseline")
     help_ = "a run, reports/NAME/DEVICE, or reports/NAME: the comparable one of it"
-    add("--baseline", type=Path, metavar="FOLDER", help=help_)
-    add("--second", type=Path, metavar="RUN_FOLDER", help="a second look: the same run, fresh seeds")
+    add("--baseline", type=path_of, metavar="FOLDER", help=help_)
+    add("--second", type=path_of, metavar="RUN_FOLDER", help="a second look: the same run, fresh seeds")
     add("--require-baseline", action="store_true", help="exit 4 where a cell has no baseline")
     add("--part", action="store_true", help="the run is a part of the baseline's matrix, or of its seeds")
-    add("--out", type=Path, metavar="FOLDER", help="write check.json, junit.xml, summary.md, comment.md, compare.html")
+    add(
+        "--out",
+        type=path_of,
+        metavar="FOLDER",
+        help="write check.json, junit.xml, summary.md, comment.md, compare.html",
+    )
     add("--rows", type=whole, default=10, metavar="N", help="cells in the printed table (10)")
     given = parser.parse_args(words)
     if given.other and given.baseline:

@@ -2,9 +2,8 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from accuracy.cli import FAULTY, NOTHING_MEASURED, Parser, status_of
+from accuracy.cli import FAULTY, NOTHING_MEASURED, Parser, path_of, status_of
 from accuracy.core.errors import printable
 
 EPILOG = """examples:
@@ -19,10 +18,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the sentence, write report.html and judge.csv beside the capture; see the epilog for the status."""
     parser = Parser("accuracy judge", __doc__, EPILOG)
     add = parser.add_argument
-    add("folder", type=Path, metavar="FOLDER", help="a capture; of several ranks, the files of all of them")
+    add("folder", type=path_of, metavar="FOLDER", help="a capture; of several ranks, the files of all of them")
     add("--layers", default="*", metavar="PATTERN", help="layers to judge, as '*.3'; all if not given")
     add("--device", default="auto", choices=("auto", "cpu", "cuda"), help="where the reference is computed")
-    add("--to", type=Path, metavar="FILE", help="the page; FOLDER/report.html if not given")
+    add("--to", type=path_of, metavar="FILE", help="the page; FOLDER/report.html if not given")
     given = parser.parse_args(arguments)
     return status_of("accuracy judge", lambda: _judge(given))
 
@@ -35,8 +34,15 @@ def _judge(given: argparse.Namespace) -> int:
     arithmetic.make_exact()
     found = judge.judge(given.folder, layers=given.layers, device=given.device)
     page = html.write_report(found, given.to or given.folder / "report.html")
-    found.rows.to_csv(page.with_name("judge.csv"), index=False)
-    print(*map(printable, found.sentence.splitlines()), page, sep="\n")
+    found.rows.map(_csv_cell).to_csv(page.with_name("judge.csv"), index=False)
+    print(*map(printable, [*found.sentence.splitlines(), str(page)]), sep="\n")
     if found.judged.label == NOT_MEASURED:
         return NOTHING_MEASURED
     return 0 if found.healthy else FAULTY
+
+
+def _csv_cell(value: object) -> object:
+    """A text that no spreadsheet takes for a formula (OWASP's rule for CSV), without control characters."""
+    if not isinstance(value, str):
+        return value
+    return f"{chr(39) * value.startswith(('=', '+', '-', '@'))}{printable(value)}"

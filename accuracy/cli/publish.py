@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from accuracy.cli import Parser, status_of
+from accuracy.cli import Parser, path_of, status_of
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import whole_folder
 from accuracy.results import run_table, storage, table
@@ -17,8 +17,8 @@ from accuracy.results import run_table, storage, table
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print where the evidence is; 0, or 2 where there is nothing whole to publish."""
     parser = Parser("accuracy publish", "Publish a finished run as evidence.")
-    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="a finished run")
-    parser.add_argument("--to", type=Path, default=Path("reports"), help="default: reports")
+    parser.add_argument("folder", type=path_of, metavar="RUN_FOLDER", help="a finished run")
+    parser.add_argument("--to", type=path_of, default=Path("reports"), help="default: reports")
     given = parser.parse_args(arguments)
     return status_of("accuracy publish", lambda: print(publish(given.folder, given.to)), (ValueError,))
 

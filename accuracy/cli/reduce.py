@@ -2,9 +2,8 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from accuracy.cli import Parser, status_of
+from accuracy.cli import Parser, path_of, status_of
 from accuracy.core.errors import printable
 
 EPILOG = """examples:
@@ -19,13 +18,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print what is left, write reduced.py and its data; 0, or 2 where nothing is wrong or nothing can be read."""
     parser = Parser("accuracy reduce", __doc__, EPILOG)
     add = parser.add_argument
-    add("folder", type=Path, metavar="FOLDER", help="a capture")
+    add("folder", type=path_of, metavar="FOLDER", help="a capture")
     add("--layer", metavar="LAYER[@STEP]", help="the call; the first that is wrong if not given")
     add("--tensor", choices=("out", "lse", "dq", "dk", "dv"), help="the first that is wrong if not given")
     add("--fn", metavar="FUNCTION", help="package.module:function or FILE.py:function, to run again")
     add("--layout", default="bshd", choices=("bshd", "bhsd", "sbhd", "thd"), help="of the function's tensors")
     add("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    add("--to", type=Path, metavar="FILE.py", help="the script; FOLDER/reduced.py if not given")
+    add("--to", type=path_of, metavar="FILE.py", help="the script; FOLDER/reduced.py if not given")
     given = parser.parse_args(arguments)
     return status_of("accuracy reduce", lambda: _reduce(given))
 

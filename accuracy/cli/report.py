@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from accuracy.cli import Parser, status_of
+from accuracy.cli import Parser, path_of, status_of
 from accuracy.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report's path and its most telling lines; 0, or 2 where the folder cannot be reported on."""
     parser = Parser("accuracy report", "Rebuild report.html from a run's tables.")
-    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="folder that holds results/ and run.json")
+    parser.add_argument("folder", type=path_of, metavar="RUN_FOLDER", help="folder that holds results/ and run.json")
     given = parser.parse_args(arguments)
     return status_of("accuracy report", lambda: _report(given.folder))
 

@@ -8,26 +8,55 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from accuracy.cli import status_of
 from accuracy.cli.launched import speaks
 from accuracy.core.case import digest
+from accuracy.core.paths import CONFIGS
 
 JOBS = ".jobs"  # in the sweep's folder: a line for each job that wants a report
+SWEEPS = {"-m", "--multirun", "hydra.mode=MULTIRUN"}
 OWN_FOLDER = "."  # hydra.sweep.subdir where a job finds a folder of its own
 
 
 def prepared(arguments: list[str]) -> list[str]:
     """The arguments, with a folder for the sweep where none is given."""
-    sweeps = {"-m", "--multirun", "hydra.mode=MULTIRUN"} & {*arguments}
-    if not sweeps or any(word.startswith("hydra.sweep.") for word in arguments):
+    if not SWEEPS & {*arguments} or any(word.startswith("hydra.sweep.") for word in arguments):
         return arguments
     name = digest({"words": sorted(word for word in arguments if not word.startswith("-"))})[:8]
     return [*arguments, f"hydra.sweep.dir=outputs/sweep-{name}", f"hydra.sweep.subdir={OWN_FOLDER}"]
+
+
+def check_jobs(arguments: list[str], folders: list[Path]) -> None:
+    """Compose and read a job for each value of a sweep, so that a mistake in one is said before any has begun. Raises
+    ConfigError, and what Hydra raises. folders: where users keep parts."""
+    from accuracy.config.read import read
+    from accuracy.config.resolve import keys_of, replayed, resolved
+
+    words = [word for word in arguments if "=" in word and not word.startswith(("-", "hydra"))]
+    parsed = OverridesParser.create().parse_overrides(words)
+    values = [[*each.sweep_string_iterator()] if each.is_sweep_override() else [] for each in parsed]
+    keys = [each.get_key_element() for each in parsed]
+    first = [f"{key}={each[0]}" if each else word for key, each, word in zip(keys, values, words, strict=True)]
+    jobs = [[*first[:at], f"{keys[at]}={value}", *first[at + 1 :]] for at, each in enumerate(values) for value in each]
+    search = [f"hydra.searchpath=[{','.join(str(folder.resolve()) for folder in folders)}]"] if folders else []
+    for job in jobs:
+        with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
+            plain: Any = OmegaConf.to_container(compose("config", [*job, *search]), resolve=True)
+        given = keys_of(job)
+        read(resolved(replayed(plain, given), given), folders)
+
+
+def is_sweep(arguments: list[str]) -> bool:
+    """Whether the words ask for one, of Hydra's own sweeper."""
+    other = any(word.startswith(("hydra/launcher", "hydra/sweeper", "hydra.sweeper")) for word in arguments)
+    return bool(SWEEPS & {*arguments}) and not other
 
 
 def placed(config: dict[str, Any]) -> dict[str, Any]:

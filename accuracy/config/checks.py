@@ -20,10 +20,10 @@ ONE_OR_MORE = "give one value or a list of values"
 
 
 def values_of(value: Any) -> tuple[Any, ...]:
-    """The values of an axis: a list's, or the one that was given. Raises ValueError."""
+    """The values of an axis: a list's, or the one that was given. Raises ConfigError."""
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not values:
-        raise ValueError(ONE_OR_MORE)
+        raise ConfigError(f"{value!r} holds none; {ONE_OR_MORE}")
     return values
 
 

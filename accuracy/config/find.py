@@ -75,6 +75,11 @@ def is_shorthand(node: Any) -> bool:
 def _function_names(given: Any, taken: set[str]) -> dict[Any, str]:
     """What `package.module.function` or `FILE.py:function` is called in the table: the last of its words that no other
     of them ends with, nor a variant of the run."""
+    for fn in values_of(given):
+        if not isinstance(fn, str):
+            raise ConfigError(
+                f"variant.fn={given!r}; allowed: package.module.function, FILE.py:function, or a list of them"
+            )
     words = {fn: [word for word in re.split(r"[./:]", str(fn)) if word not in ("", "py")] for fn in values_of(given)}
     for count in range(1, max(map(len, words.values())) + 1):
         names = {fn: ".".join(each[-count:]) for fn, each in words.items() if each}

@@ -46,18 +46,35 @@ class RanksEnded(RuntimeError):
     """The ranks of this machine do not come to a case."""
 
 
+MOST_LETTERS = 100_000
+"""Of what an exception says, and of its traceback."""
+
+
 def one_line(error: BaseException) -> str:
-    """An exception of anyone's, its kind and message without line breaks."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """An exception of anyone's, its kind and message without line breaks and control characters."""
+    return f"{type(error).__name__}: {_message(error)}".strip()
+
+
+def _message(error: BaseException) -> str:
+    try:
+        text = str(error)[:MOST_LETTERS]
+    except Exception as other:  # of its own __str__
+        text = f"its text cannot be had, {type(other).__name__}"
+    return printable(" ".join(text.split()))
 
 
 def located(error: BaseException) -> str:
     """`ValueError: what it says (my_package/ring.py:42, in attend)`: the last line that is in a file of the user's; no
     place where no such file took part."""
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
+    text = f"{type(error).__name__}: {_message(error)}"[:400]
     frames = traceback.extract_tb(error.__traceback__)
     own = [each for each in frames if not each.filename.startswith("<frozen") and is_own(Path(each.filename))]
-    return f"{text} ({_shown(own[-1].filename)}:{own[-1].lineno}, in {own[-1].name})" if own else text
+    return f"{text} ({printable(_shown(own[-1].filename))}:{own[-1].lineno}, in {own[-1].name})" if own else text
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback as Python prints it, its end where it is long."""
+    return "".join(traceback.format_exception(error))[-MOST_LETTERS:]
 
 
 def _shown(name: str) -> str:

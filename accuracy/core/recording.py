@@ -9,22 +9,33 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
+from annotated_types import Ge, Le
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from accuracy.core.dtype import FromZero, OneOf, Positive, Whole
+from accuracy.core.dtype import FromZero, OneOf, Whole
 from accuracy.core.errors import ConfigError
-from accuracy.core.sharding import SHARDINGS
+from accuracy.core.sharding import SHARDINGS, unsupported
 
 SUFFIX = ".safetensors"
 HEADER = "accuracy_capture"
 INPUTS = ("q", "k", "v")
 RESULTS = ("out", "lse", "dq", "dk", "dv")
 AT = "@"  # LAYER@STEP
+DTYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8",
+    "BOOL": "bool",
+}  # fmt: skip
+"""torch's names of what safetensors calls the dtypes."""
+Single = Annotated[float, Ge(-(2.0**127)), Le(2.0**127)]
+"""A number that a kernel takes in float32."""
+Normal = Annotated[float, Ge(2.0**-126), Le(2.0**127)]
+Distance = Annotated[int, Ge(-(2**31)), Le(2**31)]
 
 
 @dataclass(frozen=True)
@@ -43,19 +54,19 @@ class Facts:
     layout: str
     dtype: str
     shapes: dict[str, tuple[Whole, ...]]
-    scale: Positive
+    scale: Normal
     call: FromZero = 0
     order: FromZero = 0
     sharding: Annotated[str, OneOf(*SHARDINGS)] = "contiguous"
     causal: bool = False
     top_left: bool = False
-    window: tuple[int | None, int | None] | None = None
+    window: tuple[Distance | None, Distance | None] | None = None
     documents: tuple[Whole, ...] = ()
     documents_k: tuple[Whole, ...] = ()
     by_document: bool = False
     begin: FromZero | None = None
-    softcap: Positive | None = None
-    sinks: tuple[float, ...] = ()
+    softcap: Normal | None = None
+    sinks: tuple[Single, ...] = ()
     mask: Annotated[str, OneOf("", "seen", "added")] = ""
     dropout: float = 0.0
     autocast: str = ""
@@ -175,7 +186,9 @@ def _facts_of(path: Path, version: tuple[int, ...]) -> Facts:
     try:
         with safe_open(path, framework="np") as file:
             given = (file.metadata() or {}).get(HEADER)
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            held = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            shapes = {name: tuple(each.get_shape()) for name, each in held.items()}
+            dtypes = {name: str(each.get_dtype()) for name, each in held.items()}
     except (SafetensorError, OSError) as error:
         raise ConfigError(f"{path} cannot be read as safetensors ({' '.join(str(error).split())})") from error
     if given is None:
@@ -186,12 +199,17 @@ def _facts_of(path: Path, version: tuple[int, ...]) -> Facts:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(f"{path}: {where} in its header: {first['msg']}; capture it again") from error
-    for wrong in _disagreements(facts, {name.removeprefix(f"{facts.layer}."): x for name, x in shapes.items()}):
+    named = {name: name.removeprefix(f"{facts.layer}.") for name in shapes}
+    of_tensors = {named[name]: x for name, x in shapes.items()}, {named[name]: x for name, x in dtypes.items()}
+    for wrong in chain(_disagreements(facts, *of_tensors), _contradictions(facts)):
         raise ConfigError(f"{path}: {wrong}; capture it again")
     return facts
 
 
-def _disagreements(facts: Facts, shapes: dict[str, tuple[int, ...]]) -> Iterator[str]:
+def _disagreements(facts: Facts, shapes: dict[str, tuple[int, ...]], dtypes: dict[str, str]) -> Iterator[str]:
+    """What the header says otherwise than the tensors are."""
+    for name in sorted({*shapes} - {*INPUTS, *RESULTS, "dout", "mask"}):
+        yield f"{name} is no tensor of attention"
     for name in sorted({*facts.shapes} ^ {*shapes}):
         yield f"{name} is {'said to be there' if name in facts.shapes else 'not spoken of'}"
     for name, shape in shapes.items():
@@ -208,13 +226,47 @@ def _disagreements(facts: Facts, shapes: dict[str, tuple[int, ...]]) -> Iterator
     for name, shape in fitting.items():
         if shapes.get(name, shape) != shape:
             yield f"{name} is {list(shapes[name])}, but q, k and v make it {list(shape)}"
+    if facts.dtype != DTYPES.get(dtypes["q"], dtypes["q"]):
+        yield f"q is {DTYPES.get(dtypes['q'], dtypes['q'])}, its header says dtype {facts.dtype[:40]!r}"
+    if ("mask" in shapes) != bool(facts.mask) or (facts.mask == "seen") != (dtypes.get("mask") == "BOOL"):
+        yield f"mask in its header is {facts.mask!r}, its tensor is {dtypes.get('mask', 'absent')}"
+    every, given = (q[0], q[2], q[1], k[1]), shapes.get("mask", ())
+    fits = len(given) == 4 and all(one in (1, most) for one, most in zip(given, every, strict=True))
+    if facts.mask and not facts.note and not fits:
+        yield f"mask is {list(given)}; allowed: {list(every)}, or 1 in place of any"
+
+
+def _contradictions(facts: Facts) -> Iterator[str]:
+    """What no call of these shapes can have."""
+    size, heads, queries, keys = len(facts.ranks), facts.heads[0], facts.shapes["q"][1], facts.shapes["k"][1]
     if facts.rank not in facts.ranks:
-        yield f"rank {facts.rank} is none of its ranks {list(facts.ranks)}"
+        yield f"rank {facts.rank} is none of its ranks {list(facts.ranks)[:8]}"
+    if len({*facts.ranks}) < size:
+        yield f"its ranks {list(facts.ranks)[:8]} name one twice"
+    if facts.sinks and len(facts.sinks) != heads:
+        yield f"it has {len(facts.sinks)} sinks for {heads} heads"
+    if facts.begin is not None and facts.begin >= size * queries:
+        yield f"its documents begin at token {facts.begin} of {size * queries}"
+    if facts.note:  # nobody computes with the rest
+        return
+    whole = 1 if facts.begin is not None else size
+    for name, lengths, length in (
+        ("documents", facts.documents, whole * queries),
+        ("documents_k", facts.documents_k or facts.documents, whole * keys),
+    ):
+        if lengths and (sum(lengths) != length or len(lengths) != len(facts.documents)):
+            yield f"{name} of {sum(lengths)} tokens in its header, of {length} in its tensors"
+    for length in facts.documents if facts.by_document else (size * queries,):
+        if size > 1 and (wrong := unsupported(facts.sharding, length, size)):
+            yield wrong
 
 
 def _whole(found: list[tuple[Facts, Path]]) -> Recorded:
     first = found[0][0]
     ranks = {each.rank: (each, path) for each, path in found}
+    if len(ranks) < len(found):
+        names = ", ".join(path.name for _, path in found)
+        raise ConfigError(f"{first.name}: two files are of the same rank ({names}); remove one of them")
     if missing := [rank for rank in first.ranks if rank not in ranks]:
         raise ConfigError(
             f"{first.name}: of its ranks {list(first.ranks)} the file of rank {missing[0]} is missing"

@@ -14,10 +14,11 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
 from accuracy.core.case import Case
-from accuracy.execute import start, worker
+from accuracy.execute import output, start, worker
 from accuracy.execute.worker import Work, seconds_allowed, seconds_text, stack_file
 from accuracy.measurement.observe import shared
 from accuracy.measurement.provenance import code_of
@@ -44,35 +45,36 @@ def measure(
 
     The generator is to be closed, so that no process stays.
     """
-    more, queue, workers = iter(meanwhile), Queue(cases), list[_Worker]()
-    try:
-        for number, gpu in enumerate(work.gpus):
-            workers.append(_Worker(number, gpu, work))
-        while busy := [each for each in workers if each.keep_busy(queue, begin)]:
-            by_handle: dict[Any, _Worker] = {handle: each for each in busy for handle in each.handles}
-            if (status := next(more, None)) is not None:
-                yield status
-            seconds = 0.0 if status is not None else min(each.deadline for each in busy) - time.monotonic()
-            ready = wait([*by_handle], min(max(seconds, 0.0), LONGEST_WAIT))
-            for each in {by_handle[handle] for handle in ready}:
-                yield from each.hear(queue)
-            for each in busy:
-                each.kill_if_late()
-        yield from more
-        while (case := queue.take(0)) is not None:
-            yield _lost(work, case, "no worker process is left; the terminal says why")
-    finally:
-        for each in workers:
-            each.process.kill()
-        for each in workers:
-            each.close()
+    with output.limited() as printed, start.no_process_stays():
+        more, queue, workers = iter(meanwhile), Queue(cases), list[_Worker]()
+        try:
+            for number, gpu in enumerate(work.gpus):
+                workers.append(_Worker(number, gpu, work, printed))
+            while busy := [each for each in workers if each.keep_busy(queue, begin)]:
+                by_handle: dict[Any, _Worker] = {handle: each for each in busy for handle in each.handles}
+                if (status := next(more, None)) is not None:
+                    yield status
+                seconds = 0.0 if status is not None else min(each.deadline for each in busy) - time.monotonic()
+                ready = wait([*by_handle], min(max(seconds, 0.0), LONGEST_WAIT))
+                for each in {by_handle[handle] for handle in ready}:
+                    yield from each.hear(queue)
+                for each in busy:
+                    each.kill_if_late()
+            yield from more
+            while (case := queue.take(0)) is not None:
+                yield _lost(work, case, "no worker process is left; the terminal says why")
+        finally:
+            for each in workers:
+                each.process.kill()
+            for each in workers:
+                each.close()
 
 
 class _Worker:
     """A device and the process on it. case: what the process measures; ready: whether it has opened its device."""
 
-    def __init__(self, number: int, gpu: int | None, work: Work) -> None:
-        self.number, self.gpu, self.work = number, gpu, work
+    def __init__(self, number: int, gpu: int | None, work: Work, printed: Path) -> None:
+        self.number, self.gpu, self.work, self.printed = number, gpu, work, printed
         self.name = "the worker process" if gpu is None else f"the worker process of GPU {gpu}"
         self.usable = True
         self.start()
@@ -81,7 +83,7 @@ class _Worker:
         """Start a process on the device."""
         context = multiprocessing.get_context("forkserver")
         self.connection, other = context.Pipe()
-        arguments = other, self.gpu, self.work, {**os.environ}
+        arguments = other, self.gpu, self.work, {**os.environ}, self.printed
         self.process = context.Process(target=worker.serve, args=arguments, name=self.name)
         start.start_server(start.OF_WORKERS)
         with start.starting():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tqdm import tqdm
 
 from accuracy.config.read import Configuration
+from accuracy.core import fields
 from accuracy.core.case import Case, digest
 from accuracy.execute.dispatch import Launched, measure
 from accuracy.execute.folder import set_other_code_aside
@@ -39,7 +40,7 @@ class Progress(tqdm):
 
 class Outcome(NamedTuple):
     """Where the run is, and how its cases ended; `earlier`: found done in the folder, `earlier_ok` of them measured;
-    results: all rows, where the run came to its end."""
+    results: all rows, where the run came to its end; removed: how many cases had rows that are gone."""
 
     folder: Path
     ok: int
@@ -49,6 +50,7 @@ class Outcome(NamedTuple):
     earlier_ok: int
     interrupted: bool
     results: pd.DataFrame | None = None
+    removed: int = 0
 
 
 def folder_of(configuration: Configuration, config: Mapping[str, Any]) -> Path:
@@ -89,12 +91,17 @@ def execute(
     about["plan"] = completeness.new_plan(promises, about["fingerprint"]["device"])
     storage.write_json(folder / "run.json", about)
     finished = storage.finished_cases(files)
-    done = {case_id: found.status for case_id, found in finished.items() if codes.get(case_id) == found.code}
+    planned = {each.case.id: each.case for each in plans if each.case.id in finished}
+    done = {
+        case_id: finished[case_id].status
+        for case_id, case in planned.items()
+        if finished[case_id].code == codes[case_id] and storage.is_of(files[case_id], fields.identity(case))
+    }
     rows = {case_id: files[case_id].rows for case_id in done}
     pending = [each for each in plans if each.case.id not in done]
     waiting = {each.case.id for each in pending}
     counts = {table.OK: 0, table.UNSUPPORTED: 0, table.FAILED: 0}
-    interrupted, results = False, None
+    interrupted, results, removed = False, None, 0
     progress = Progress(
         total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True, disable=quiet
     )
@@ -117,11 +124,12 @@ def execute(
         progress.close()
     if not interrupted:
         results = table.results_of(folder, [case_id for case_id in ids if case_id not in rows], [*rows.values()])
+        removed = len({*ids} - {*results["case_id"]})
         about |= {"ended": now(), "plan": completeness.closed_plan(about["plan"], results)}
     storage.write_json(folder / "run.json", about)
     earlier_ok = sum(status == table.OK for status in done.values())
     ended_so = counts["ok"], counts["unsupported"], counts["failed"]
-    return Outcome(folder, *ended_so, len(done), earlier_ok, interrupted, results)
+    return Outcome(folder, *ended_so, len(done), earlier_ok, interrupted, results, removed)
 
 
 def record(name: str, device: str, config: Mapping[str, Any], cases: Sequence[str], words: list[str]) -> dict[str, Any]:

@@ -9,10 +9,12 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from multiprocessing import forkserver, resource_tracker
 from typing import Any, NamedTuple
 
 from accuracy.core.errors import ConfigError
+from accuracy.execute import leftovers
 
 OF_WORKERS, OF_RANKS = ("accuracy.execute.worker",), ("accuracy.execute.ranks.agent",)
 """What the server imports for its processes, beside pandas, which pyarrow imports with the first rows it writes."""
@@ -91,14 +93,58 @@ def preload(modules: Sequence[str]) -> None:
 
 
 def start_server(modules: Sequence[str]) -> None:
-    """Start the server, which imports the modules while this process goes on."""
+    """Start the server, which imports the modules while this process goes on, and the guard of its processes."""
     preload(modules)
     resource_tracker.ensure_running()  # it unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C is not for the server
     try:
+        _start_guard()
+        os.environ[leftovers.NAME] = _mark()
         forkserver.ensure_running()
     finally:
+        os.environ.pop(leftovers.NAME, None)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@cache
+def _mark_of(process: int) -> str:
+    return f"{process}-{os.urandom(8).hex()}"
+
+
+def _mark() -> str:
+    return _mark_of(os.getpid())
+
+
+_guards: dict[int, "subprocess.Popen[bytes]"] = {}
+
+
+def _start_guard() -> None:
+    """Once a process. Its input is a pipe whose other end no other process has."""
+    process = os.getpid()
+    if process not in _guards and os.path.isdir("/proc/self"):
+        words = [sys.executable, "-I", "-S", leftovers.__file__, _mark(), str(process)]
+        quiet = subprocess.DEVNULL
+        _guards[process] = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, cwd="/", start_new_session=True
+        )
+
+
+_runs = 0
+
+
+@contextmanager
+def no_process_stays() -> Iterator[None]:
+    """The body starts processes: after it nothing is left of them, nor of what they started; the server stays. Of runs
+    at one time the last one's end counts."""
+    global _runs
+    _runs += 1
+    try:
+        yield
+    finally:
+        _runs -= 1
+        if not _runs:
+            own = {each.pid or 0 for each in multiprocessing.active_children()}
+            leftovers.kill(_mark(), {*own, forkserver._forkserver._forkserver_pid or 0})  # type: ignore[attr-defined]
 
 
 @contextmanager

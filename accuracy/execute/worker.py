@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-import traceback
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -15,14 +15,16 @@ from pathlib import Path
 
 import torch
 
-from accuracy.core import plugins
+from accuracy.core import own_process, plugins
 from accuracy.core.case import Case
-from accuracy.core.errors import located
+from accuracy.core.errors import located, traceback_of
+from accuracy.execute import output
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.start import end_with_parent
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.results import storage, table
 from accuracy.runtime import arithmetic
+from accuracy.runtime.changes import Changes, told
 
 HOUR = 3600.0
 SLOWEST = {"cpu": 1e8, "cuda": 1e10}
@@ -101,23 +103,27 @@ def device_works(device: str) -> bool:
     return True
 
 
-def serve(connection: Connection, gpu: int | None, work: Work, environment: dict[str, str]) -> None:
+def serve(connection: Connection, gpu: int | None, work: Work, environment: dict[str, str], printed: Path) -> None:
     """Measure the cases that come through a connection, until the process is killed. What is answered: None, once the
-    device is open; then for each case its status, and whether the process can measure more."""
+    device is open; then for each case its status, and whether the process can measure more. printed: where `output`
+    takes what is printed."""
+    output.send(printed)
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # the process that hands out cases hears of it too, and ends this one
     end_with_parent(1)
     gc.freeze()
     os.environ.update(environment)
+    own_process.begin()
     arithmetic.make_exact()
     torch.set_num_threads(work.threads)
     if gpu is not None:
         torch.cuda.set_device(gpu)
         torch.cuda.synchronize()  # it fails here where the GPU cannot be had
+    before = Changes()
     connection.send(None)
     while True:
         try:
-            connection.send(_measured(work, connection.recv(), gpu))
+            connection.send(_measured(work, connection.recv(), gpu, before))
         except EOFError:
             return
         except OSError as error:  # of a file that cannot be written
@@ -129,19 +135,31 @@ def stack_file(folder: Path, pid: int) -> Path:
     return folder / f".stack.{pid}"
 
 
-def _measured(work: Work, case: Case, gpu: int | None) -> tuple[str, bool]:
+def _measured(work: Work, case: Case, gpu: int | None, before: Changes) -> tuple[str, bool]:
     path = stack_file(work.folder, os.getpid())
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as stack:
         seconds = min(seconds_allowed(case, work.case_seconds), threading.TIMEOUT_MAX)
         faulthandler.dump_traceback_later(seconds, file=stack)
         found = work.pipeline.measure(case)
+        own_process.end_if_forked()
         faulthandler.cancel_dump_traceback_later()
     if work.gpus_are_shared:
         timeless = {name: values for name, values in found.results.items() if name != "seconds"}
         found = replace(found, results=timeless)
+    changed = before.names()
+    before.undo()  # what writes the rows may be among it
     status = write(work.folder, case, found)
+    if changed:
+        tell_changes(case, changed)
+        return status, False
     return status, status != table.FAILED or device_works("cpu" if gpu is None else "cuda")
+
+
+def tell_changes(case: Case, changed: list[str]) -> None:
+    """Say on the terminal what a case changed that others would feel."""
+    what = f"accuracy: {case.variant.name} (case {case.id}) changed {told(changed)}"
+    print(f"{what}; further cases have a new process", file=sys.stderr, flush=True)
 
 
 class TookTooLong(BaseException):
@@ -177,6 +195,7 @@ def measure_here(pipeline: Pipeline, each: Planned, folder: Path, case_seconds: 
             os._exit(ENDED)
 
     before = signal.signal(signal.SIGVTALRM, interrupt) if in_main else None
+    changes = Changes()
     threading.Thread(target=watch, daemon=True).start()
     try:
         try:
@@ -186,11 +205,16 @@ def measure_here(pipeline: Pipeline, each: Planned, folder: Path, case_seconds: 
     except TookTooLong as error:
         over.set()
         position = located(error).removeprefix("TookTooLong:").strip()
-        text = "".join(traceback.format_exception(error))
+        text = traceback_of(error)
         found = replace(pipeline.failed(case, f"{reason} {position}".rstrip()), traceback=text)
     finally:
         with sending:  # no further interrupt is sent
             over.set()
         if in_main:
             signal.signal(signal.SIGVTALRM, before)
+    if changed := changes.names():
+        changes.undo()
+        left = changes.names()
+        then = f"{told(left)} cannot be put back" if left else "it was put back"
+        warnings.warn(f"{case.variant.name} changed {told(changed)}; {then}", stacklevel=2)
     return write(folder, case, found)

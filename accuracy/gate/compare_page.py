@@ -48,7 +48,7 @@ def page(decision: Decision) -> bytes:
         terms=defined(title, *((matrix.caption, *matrix.head) if matrix else ())),
         matrix=matrix,
         marks=MARKS,
-        rows=[(item, output.row(item)) for item in shown],
+        rows=[(item, output.row(item, decision.by_floor)) for item in shown],
         left=len(decision.items) - len(skipped) - len(shown),
         skipped=skipped,
         entries=[

@@ -41,6 +41,11 @@ class Decision:
         return sum(item.state == state for item in self.items)
 
     @property
+    def by_floor(self) -> bool:
+        """Whether the matrix has no single device at all, so that errors are told over the rounding floor."""
+        return bool(self.alone) and self.alone == sum(item.cell is not None for item in self.items)
+
+    @property
     def last_line(self) -> str:
         """`N passed, N failed, N skipped`; what is incomplete has not passed."""
         failed = self.count(FAILED) + self.count(INCOMPLETE)

@@ -59,6 +59,7 @@ MEASURES = (
 )
 ERROR_ALONE = MEASURES[:1]
 RELATIVE = (BIAS, GAIN)  # sizes in errors of the baseline; all others are logarithms
+RESULTS = ("out", "dq", "dk", "dv")  # what a function returns: named before lse, and delta, which follows from out
 FURTHER = {"undecided": ": too few seeds to tell", "improved": ": publish a new baseline"}
 
 Bound = float | np.ndarray
@@ -100,11 +101,12 @@ class Item:
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Sorts the worst first: by label, then by how far it rose, then by its ratio to single device."""
+        """Sorts the worst first: by label, results before what follows from them, by the rise, by the ratio."""
         grave = GRAVITY[self.label]
         grave = grave if self.state in (FAILED, INCOMPLETE) else len(STATE_OF) + (self.state == SKIPPED)
         rise = -self.effect if math.isfinite(self.effect) else 0.0
-        return grave, rise, -self.cell.ratio if self.cell is not None and self.cell.y else 0.0
+        follows = self.cell is not None and self.cell.get("tensor") not in RESULTS
+        return grave, follows, rise, -self.cell.ratio if self.cell is not None and self.cell.y else 0.0
 
     @property
     def rank(self) -> int | None:
@@ -176,6 +178,7 @@ def second_look(
     both, fresh = (
         [pair for key in looks for pair in _pairs(key, looks[key][look], baseline[key], known[key])] for look in (0, 1)
     )
+    both = [pair._replace(highest=last.highest) for pair, last in zip(both, fresh, strict=True)]
     newest = _compared(fresh, heavy)
     compared = replace(_compared(both, heavy), seed_effect=newest.seed_effect, seed_rise=newest.seed_rise)
     found = _labelled(both, compared, family * len(MEASURES), last=True)
@@ -194,11 +197,14 @@ def tails(baseline: Iterable[Cell], measures: Sequence[Measure] = MEASURES) -> T
 
 
 class _Pair(NamedTuple):
+    """new, old: by seed, ascending; highest: the seed of the last look that is largest."""
+
     key: Key
     measure: Measure
     new: np.ndarray
     old: np.ndarray
     twins: np.ndarray | None
+    highest: int
 
 
 def _pairs(key: Key, cell: Cell, baseline: Cell, measures: Sequence[Measure]) -> Iterable[_Pair]:
@@ -211,17 +217,17 @@ def _pairs(key: Key, cell: Cell, baseline: Cell, measures: Sequence[Measure]) ->
             ours, theirs = (np.array([each[seed] / unit for seed in sorted(each)]) for each in (new, old))
             paired = new.keys() <= old.keys() and len(new) > 1
             twins = np.array([old[seed] / unit for seed in sorted(new)]) if paired else None
-            yield _Pair(key, measure, ours, theirs, twins)
+            yield _Pair(key, measure, ours, theirs, twins, max(new, key=lambda seed: new[seed]))
 
 
 def _compared(pairs: Sequence[_Pair], heavy: Tails) -> Comparison:
     """Over the pairs; all that have the same numbers of seeds in one call."""
     alike: dict[tuple[int, int, bool], list[int]] = {}
-    for index, (_, _, new, old, twins) in enumerate(pairs):
+    for index, (_, _, new, old, twins, _) in enumerate(pairs):
         alike.setdefault((len(new), len(old), twins is not None), []).append(index)
     columns = np.full((7, len(pairs)), np.nan)
     for (_, n, paired), indices in alike.items():
-        _, measures, new, old, twins = zip(*(pairs[index] for index in indices), strict=True)
+        _, measures, new, old, twins, _ = zip(*(pairs[index] for index in indices), strict=True)
         degrees = np.array([heavy.get((each.name, n), TAIL) for each in measures])
         found = compare(np.stack(new), np.stack(old), np.stack(twins) if paired else None, degrees)
         columns[:, indices] = np.stack(np.broadcast_arrays(*vars(found).values()))
@@ -253,7 +259,7 @@ def _finding(tested: Sequence[tuple[_Pair, Any]], identical: bool) -> Finding:
     label, p = found.label, {"outlier": found.seed_rise, "improved": found.fall}.get(found.label, found.rise)
     m, n, paired = len(pair.new), len(pair.old), pair.twins is not None
     if label == "outlier":
-        text = f"one seed is {_size(pair, found.seed_effect)} against the baseline's mean ({_chance(p)})"
+        text = f"seed {pair.highest} is {_size(pair, found.seed_effect)} against the baseline's mean ({_chance(p)})"
     else:
         how = f"{m} of the baseline's {n} seeds, paired" if paired else f"{m} seeds against the baseline's {n}"
         chance = "" if math.isnan(p) else f", {_chance(min(found.rise, found.fall))}"

@@ -33,7 +33,7 @@ HEAD = ("cell", "rank", "label", "x single device", "baseline", "change", "error
 def terminal(decision: Decision, most: int = 10) -> str:
     """All of the text; the last line is `N passed, N failed, N skipped`."""
     lines = [_headline(decision), compared(decision), ""]
-    rows = [HEAD, *(row(item) for item in worst(decision, most))]
+    rows = [head(decision), *(row(item, decision.by_floor) for item in worst(decision, most))]
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]  # the last is as long as it is
     lines += ["  ".join(map(str.ljust, each, (*widths, 0))).rstrip() for each in rows]
     left = len(decision.items) - decision.count(SKIPPED) - most
@@ -46,8 +46,7 @@ def _headline(decision: Decision) -> str:
     """One sentence: the outcome, its gravest reason, and whether a worse kernel could hide in single device's error."""
     outcome = f"accuracy-check {decision.run.experiment}: {WORDS[decision.exit]}"
     if decision.alone:
-        every = decision.alone == sum(item.cell is not None for item in decision.items)
-        lacking = "in the matrix" if every else f"for {count(decision.alone, 'cell')}"
+        lacking = "in the matrix" if decision.by_floor else f"for {count(decision.alone, 'cell')}"
         outcome += f" (no single device {lacking}: judged by the rounding floor)"
     return ". ".join([outcome, *failed(decision, 1)])
 
@@ -72,9 +71,15 @@ def worst(decision: Decision, most: int) -> list[Item]:
     return [item for item in decision.items if item.state != SKIPPED][:most]
 
 
-def row(item: Item) -> tuple[str, ...]:
-    """An item as texts, under HEAD; rank: where one stands out."""
-    ratio, before = (plain(each.ratio) if each and each.y else "" for each in (item.cell, item.baseline))
+def head(decision: Decision) -> tuple[str, ...]:
+    """What stands above `row`."""
+    return tuple("x floor" if decision.by_floor and name == "x single device" else name for name in HEAD)
+
+
+def row(item: Item, by_floor: bool = False) -> tuple[str, ...]:
+    """An item as texts, under `head`; rank: where one stands out. by_floor: see `Decision`."""
+    numbers = (each and each.y and (each.floors if by_floor else each.ratio) for each in (item.cell, item.baseline))
+    ratio, before = (plain(each) if each else "" for each in numbers)
     change = percent(item.effect) if math.isfinite(item.effect) else ""
     error = scientific(item.cell.error) if item.cell and item.cell.y else ""
     rank = "" if item.rank is None else str(item.rank)
@@ -107,7 +112,7 @@ def markdown(decision: Decision, most_bytes: int, most_rows: int) -> str:
     """The outcome, the failed cells and a table of the worst, as far as so many bytes hold them."""
     sign = ":white_check_mark:" if decision.exit is Exit.OK else ":x:"
     named = [text.partition(": ") for text in failed(decision, NAMED)]
-    head = [
+    top = [
         MARK,
         f"### {sign} accuracy-check {_safe(decision.run.experiment)}: {WORDS[decision.exit]}",
         "",
@@ -118,15 +123,15 @@ def markdown(decision: Decision, most_bytes: int, most_rows: int) -> str:
         "",
         *(f"- {_safe(note)}" for note in decision.notes),
         "",
-        _line(HEAD),
+        _line(head(decision)),
         _line(tuple("-" for _ in HEAD)),
     ]
-    rows = [_line(tuple(map(_safe, row(item)))) for item in worst(decision, most_rows)]
-    free_bytes = most_bytes - len("\n".join(head).encode()) - 200  # the sentence below
+    rows = [_line(tuple(map(_safe, row(item, decision.by_floor)))) for item in worst(decision, most_rows)]
+    free_bytes = most_bytes - len("\n".join(top).encode()) - 200  # the sentence below
     shown = sum(end <= free_bytes for end in accumulate(len(row.encode()) + 1 for row in rows))
     left = len(decision.items) - decision.count(SKIPPED) - shown
     tail = ["", f"and {count(left, 'cell')} more: see check.json or compare.html"] if left else []
-    return "\n".join([*head, *rows[:shown], *tail, ""]).encode()[:most_bytes].decode(errors="ignore")
+    return "\n".join([*top, *rows[:shown], *tail, ""]).encode()[:most_bytes].decode(errors="ignore")
 
 
 def _line(words: tuple[str, ...]) -> str:

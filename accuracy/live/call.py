@@ -109,6 +109,7 @@ def facts_of(
         shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
         raise TypeError(f"{shapes} as {function.layout} is no attention; say layout=")
     settings, mask = function.settings(arguments, q, k)
+    settings |= _documents(settings, q.shape[1], k.shape[1])
     if mask is not None:
         kind = "added" if mask.is_floating_point() else "seen"
         mask = mask if kind == "added" else mask.bool()
@@ -125,6 +126,21 @@ def facts_of(
         words=tuple(name for name in arguments if name not in function.tensors),
     )  # fmt: skip
     return replace(facts, **settings), tensors
+
+
+def _documents(settings: dict[str, Any], queries: int, keys: int) -> dict[str, Any]:
+    """The lengths without documents that hold nothing; a note in their place where they are not all of the tokens."""
+    lengths, of_keys = settings.get("documents", ()), settings.get("documents_k", ())
+    if not lengths and not of_keys:
+        return {}
+    kept = [pair for pair in zip(lengths, of_keys or lengths, strict=False) if any(pair)]
+    given, given_k = (tuple(each) for each in zip(*kept, strict=True)) if kept else ((), ())
+    if not all(given + given_k) or min(given + given_k) < 0 or (sum(given), sum(given_k)) != (queries, keys):
+        note = (
+            f"documents of {sum(lengths)} tokens are not understood where {queries} queries and {keys} keys are given"
+        )
+        return {"documents": (), "documents_k": (), "note": settings.get("note") or note}
+    return {"documents": given, "documents_k": given_k if given_k != given else ()}
 
 
 def word(x: Tensor) -> str:

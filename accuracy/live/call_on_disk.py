@@ -85,11 +85,12 @@ class Call:
     @property
     def unjudged(self) -> str:
         """Why there is no reference for it; "": there is one."""
-        facts, formats = self.facts, {str(x.dtype).removeprefix("torch.") for x in self.tensors.values()}
+        numbers = [x for name, x in self.tensors.items() if name != "mask"]
+        facts, formats = self.facts, {str(x.dtype).removeprefix("torch.") for x in numbers}
         if facts.dropout:
             return f"dropout {facts.dropout:g} was on: nobody knows which weights it dropped"
-        if not {*formats} - {"bool"} <= {*FORMATS}:
-            return f"it holds {', '.join(sorted({*formats} - {*FORMATS}))}"
+        if not formats <= {*FORMATS}:
+            return f"it holds {', '.join(sorted(formats - {*FORMATS}))}"
         return facts.note or ("" if self.returned else "it holds nothing that the model returned")
 
     @property
@@ -167,4 +168,6 @@ def load(found: Recorded, device: str = "cpu") -> Call:
         name: joined([in_tokens(name, x) for x in each], *found.shared) if name != "mask" else each[0]
         for name, each in shards.items()
     }
+    if "mask" in whole and not found.first.note:  # 1 stands for all queries, or all keys
+        whole["mask"] = whole["mask"].expand(-1, -1, whole["q"].shape[1], whole["k"].shape[1])
     return Call(found.first, whole, len(found.files))

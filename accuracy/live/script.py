@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -137,7 +138,10 @@ def write(path: Path, what: str, call: Call, tensor: str, data: dict[str, Tensor
     text += 'given = data["given"]\n' if run is None else _called(run, call, tensor)
     text += TAIL.format(tensor=tensor, limit=limit)
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(data, path.with_suffix(".safetensors"))
+    try:
+        save_file(data, path.with_suffix(".safetensors"))
+    except SafetensorError as error:
+        raise ConfigError(f"{path} cannot be written ({' '.join(str(error).split())[:200]}); choose another") from error
     path.write_text(text, encoding="utf-8")
     return path
 

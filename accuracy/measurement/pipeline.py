@@ -4,7 +4,6 @@ A case that raises, or that its parts cannot do, becomes one row with the reason
 """
 
 import re
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -15,7 +14,8 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case, Problem
-from accuracy.core.errors import NotShared, RanksEnded, located
+from accuracy.core.errors import NotShared, RanksEnded, located, traceback_of
+from accuracy.core.own_process import raised_by_functions
 from accuracy.measurement import compute_device, provenance
 from accuracy.measurement.compare import Compared
 from accuracy.measurement.metrics import Array
@@ -80,10 +80,10 @@ class Pipeline(Bench):
             raise
         except NotShared as error:
             return self.unsupported(case, str(error))
-        except (Exception, SystemExit) as error:  # some packages call exit()
+        except raised_by_functions() as error:
             reason = _reason(error, case.problem)
             elsewhere = isinstance(error, RankFailed) and error.__cause__ is None  # that process writes its own
-            text = "" if elsewhere else "".join(traceback.format_exception(error))
+            text = "" if elsewhere else traceback_of(error)
             out_of_memory = isinstance(error.__cause__ or error, torch.OutOfMemoryError)
         if out_of_memory:  # only here, where the error no longer holds the tensors
             self.forget()

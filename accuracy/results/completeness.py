@@ -1,8 +1,8 @@
 """Is everything that a run set out to measure in its table, once, whole and its own?
 
 The plan stands in run.json: before the first case its seed, ranks and code; at the end, which tensors were measured on
-which ranks, and in which columns. A digest of the plan tells an accident or an oversight, no forgery: whoever edits a
-plan on purpose can make a digest too.
+which ranks, in which columns, and a digest of each case's rows. Digests tell an accident or an oversight, no forgery:
+whoever edits a plan or a row on purpose can make a digest too.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def closed_plan(plan: Plan, results: pd.DataFrame) -> Plan:
     rows = results[results["case_id"].isin(list(cases))]
     for case, columns in _columns(rows).items():
         cases[case] = [*cases[case][:3], ends.setdefault(json.dumps(columns), len(ends))]
-    return _signed({**plan, "cases": cases, "ends": [json.loads(each) for each in ends]})
+    return _signed({**plan, "cases": cases, "ends": [json.loads(each) for each in ends], "rows": _digests(rows)})
 
 
-def faults(about: Mapping[str, Any], results: pd.DataFrame) -> tuple[Fault, ...]:
+def faults(about: Mapping[str, Any], results: pd.DataFrame, is_lean: bool = False) -> tuple[Fault, ...]:
     """What is wrong; planned cases of which the table has nothing are left to the gate. results: all rows of the
-    folder, derived columns too."""
+    folder, derived columns too; is_lean: whether numbers in them are rounded, as in a published table."""
     plan = about.get("plan")
     if plan is None:
         return (Fault("the run", NO_PLAN),)
@@ -77,6 +77,7 @@ def faults(about: Mapping[str, Any], results: pd.DataFrame) -> tuple[Fault, ...]
         rows = results.assign(rank=rank, tensor=tensor)
         first = rows.drop_duplicates("case_id").to_dict("records")
         names = {row["case_id"]: _name(row) for row in first}
+        plan = {**plan, "rows": {}} if is_lean else plan
         return tuple(fault for found, text in _wrong(plan, about, rows) for fault in _faults(found, text, names))
     except (LookupError, TypeError, ValueError, AttributeError):
         return (Fault("the run", NO_SENSE),)
@@ -108,6 +109,20 @@ def _signed(plan: Plan) -> Plan:
     return {**content, "digest": hashlib.sha256(text.encode()).hexdigest()}
 
 
+def _digests(rows: pd.DataFrame) -> dict[str, str]:
+    """By case, 16 digits of all that its rows say, in any order: a column's texts, or its numbers as float64."""
+    import pandas as pd
+
+    columns: dict[str, Any] = {}
+    for field in table.RESULTS_SCHEMA:
+        if field.name in rows and field.type == "string":
+            columns[field.name] = rows[field.name].astype("object").where(rows[field.name].notna(), "")
+        elif field.name in rows:
+            columns[field.name] = rows[field.name].astype("float64").fillna(np.nan) + 0.0  # no -0
+    hashes = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False)
+    return {str(case): f"{int(total):016x}" for case, total in hashes.groupby(rows["case_id"]).sum().items()}
+
+
 def _columns(rows: pd.DataFrame) -> dict[str, list[list[Any]]]:
     """By case: tensor ("" where a case has no numbers), status, and the columns that none of its rows lacks."""
     by = [rows["case_id"], rows["tensor"].fillna("")]
@@ -133,8 +148,9 @@ def _wrong(plan: Plan, about: Mapping[str, Any], rows: pd.DataFrame) -> Iterator
         yield None, f"the plan was made on {plan['device']}, the fingerprint is of another device"
     rows = rows[rows["case_id"].isin(list(cases))]
     if about.get("ended"):  # else what it ended with is not known, and the gate says so
-        of_rows = [pair for pair in (*_of_rows(plan, rows), *_of_columns(plan, rows)) if len(pair[0])]
-        yield from of_rows or _of_seeds(rows)
+        found = [pair for pair in (*_of_rows(plan, rows), *_of_columns(plan, rows)) if len(pair[0])]
+        found = found or [pair for pair in _of_seeds(rows) if len(pair[0])]
+        yield from found or _of_contents(plan, rows)
 
 
 def _of_rows(plan: Plan, rows: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, str]]:
@@ -186,3 +202,10 @@ def _of_seeds(rows: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, str]]:
     own = of_all[~shared & ~of_all["inputs"].isin(list(PROBES))]
     copied = own[own.duplicated(["setting", "tensor", "error_rel"])]
     yield copied, "has the numbers of another seed, to the last bit"
+
+
+def _of_contents(plan: Plan, rows: pd.DataFrame) -> Iterator[tuple[list[str], str]]:
+    """The same words and numbers as when the run ended; earlier versions have no digests of them."""
+    planned = plan.get("rows", {})
+    changed = [case for case, digest in _digests(rows).items() if planned.get(case, digest) != digest]
+    yield changed, "has rows that are not those the run ended with: somebody changed them; measure it again"

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from accuracy.core import fields
 from accuracy.core.paths import whole_file
 from accuracy.results import table
 from accuracy.results.derived import SUMMARIES, summaries, without_derived
@@ -50,7 +51,7 @@ def write_traceback(folder: Path, case_id: str, text: str, rank: int | None = No
     """Store what a case raised, of a rank's process under the rank's number too."""
     name = case_id if rank is None else f"{case_id}-rank{rank}"
     with whole_file(folder / table.TRACEBACKS / f"{name}.txt") as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))
 
 
 def write_rows(path: Path, rows: Rows, schema: pa.Schema | None = None) -> None:
@@ -102,6 +103,15 @@ def read_files(folder: Path) -> dict[str, CaseFile]:
 def finished_cases(files: Mapping[str, CaseFile]) -> dict[str, Finished]:
     """By id, the cases that need no second run: measured or unsupported. A failed case is tried again."""
     return {case_id: each.ended for case_id, each in files.items() if each.ended}
+
+
+def is_of(file: CaseFile, identity: Mapping[str, Any]) -> bool:
+    """Whether every row has these columns of its case, but for the device's model; an id alone may be anyone's."""
+    identity = {name: value for name, value in identity.items() if name != fields.DEVICE}
+    columns = [pc.fill_null(pc.equal(file.rows[name], pa.scalar(value, file.rows.schema.field(name).type)), False)
+               for name, value in identity.items() if value is not None]  # fmt: skip
+    empty = all(file.rows[name].null_count == len(file.rows) for name, value in identity.items() if value is None)
+    return empty and all(pc.all(each).as_py() for each in columns)
 
 
 def finished_case(folder: Path, case_id: str) -> Finished | None:

@@ -28,8 +28,8 @@ from accuracy.core.fields import pairs_of
 from accuracy.core.quantisation import unit_roundoff, wire_roundoff
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, RERUN_COUNTS
 from accuracy.verdict import inside
-from accuracy.verdict.floor import share_struck
 from accuracy.verdict.rows import KERNEL, Rows, columns_of, combinations, typical
+from accuracy.verdict.rung import Rung, rungs_of, same_kernel
 
 _INPUTS = fields.names(fields.INPUTS)
 INDEPENDENT = "gaussian"
@@ -43,22 +43,6 @@ SUBJECT = (*_SETTING, *_LADDER)
 """The columns that tell subjects apart: a subject is a configured variant in one problem, kernel, dtype and world."""
 PARTS = ("splits", "key_chunk")
 """Options of schedules that join partials within a rank: into how many parts keys are cut, or how long a part is."""
-
-
-@dataclass(frozen=True)
-class Rung:
-    """A schedule's error over all ranks in one dtype on one distribution: geometric means over the ladder's seeds.
-
-    level: relative error; single_device: that of the kernel run once, or of the floor where that is larger; bits: the
-    most that a value needs; outward: the share of the error that points away from zero, or towards it (below 0);
-    struck: the share of elements that have the error, at most.
-    """
-
-    level: float
-    single_device: float
-    bits: float
-    outward: float = 0.0
-    struck: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,11 +142,22 @@ class Evidence:
 
     def single_device_has_digits(self, dtype: str) -> bool:
         """Whether the single-device kernel is near the reference in that dtype on some inputs; else the kernel is
-        broken. One that quantises is held to that on Gaussian inputs: others cost 8 bits all their digits."""
+        broken. One that quantises is held to that on Gaussian inputs: others cost 8 bits all their digits. Where the
+        partials of all inputs cancel, which leaves no digits to any kernel, the least of the condition numbers counts:
+        dq of equal keys is a sum of nothing but zero."""
         rungs = self.rungs[dtype]
         if self.quantised:
             return INDEPENDENT not in rungs or rungs[INDEPENDENT].single_device <= self.quantised_band
-        return min(rung.single_device for rung in rungs.values()) <= 100 * self.band(dtype)
+        if min(rung.single_device for rung in rungs.values()) <= 100 * self.band(dtype):
+            return True
+        conditions = {
+            typical(np.fmax(rows["condition_sum"], rows["condition_rounding"])): name
+            for name, rows, _ in self.by_inputs
+            if name in rungs
+        }
+        least = min(conditions, default=math.nan, key=lambda each: math.inf if math.isnan(each) else each)
+        most = self.band(dtype) * least  # as the gate's portable rules have it
+        return not math.isnan(least) and rungs[conditions[least]].single_device <= most
 
     @property
     def quantised_band(self) -> float:
@@ -229,7 +224,7 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
     probes = groups(new & probing & complete, own)
     bare = groups(table["tensor"].isna() & complete, ["subject"])
     reruns = groups(numbers & table[list(RERUN_COUNTS)].notna().any(axis=1) & shared, family)
-    rungs = _rungs(table[ordinary & everywhere & shared], family)
+    rungs = rungs_of(table[ordinary & everywhere & shared], family)
     firsts = table.drop_duplicates("subject")
     subjects = {key: row for row, key in enumerate(firsts[list(SUBJECT)].itertuples(index=False, name=None))}
     found = []
@@ -238,7 +233,7 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
         failed = bare[subject]["status"] == FAILED
         schedule = (setting, named["world_size"])
         on_one_rank = subjects.get(tuple((named | {"world_size": 1}).values()))
-        of_schedule = {tensor: _same_kernel(rungs.get((*schedule, tensor), {}), named) for tensor in ALL_TENSORS}
+        of_schedule = {tensor: same_kernel(rungs.get((*schedule, tensor), {}), named) for tensor in ALL_TENSORS}
         found += [
             Evidence(
                 key=named, tensor=tensor, all_ranks=together[subject, tensor], each_rank=ranks[subject, tensor],
@@ -254,43 +249,6 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
 
 def _reasons(rows: Rows) -> tuple[str, ...]:
     return tuple(dict.fromkeys(reason for reason in rows["reason"] if pd.notna(reason)))
-
-
-def _rungs(rows: pd.DataFrame, family: list[str]) -> dict[tuple[Any, ...], dict[tuple[str, ...], Rung]]:
-    """For each schedule and tensor: rungs by (dtype, inputs, kernel, its options), over the seeds that all dtypes have.
-
-    A mean over other seeds than the next dtype's is no step of a ladder: one draw may be far worse conditioned. A dtype
-    that shares no seed with the others has those that it has.
-    """
-    drawn = [*family, "inputs", "seed"]
-    dtypes = rows.groupby(drawn, sort=False)["dtype"].transform("nunique")
-    shared = dtypes == dtypes.groupby([rows[name] for name in drawn[:-1]], sort=False).transform("max")
-    lonely = ~shared.groupby([rows[name] for name in (*drawn[:-1], "dtype")], sort=False).transform("any")
-    rows = rows[shared | lonely]
-    logs = rows.assign(
-        _level=np.log(rows["error_rel"].clip(lower=5e-324)),
-        _single_device=np.log(rows[["single_device_rel", "floor_rel"]].max(axis=1).clip(lower=5e-324)),
-        _bits=rows["significand_bits"], _outward=rows["error_outward"] / rows["error_rms"], _struck=share_struck(rows),
-    )  # fmt: skip
-    how = {"_level": "mean", "_single_device": "mean", "_bits": "max", "_outward": "mean", "_struck": "mean"}
-    means = logs.groupby([*family, "dtype", "inputs", *KERNEL], sort=False).agg(how)
-    found: dict[tuple[Any, ...], dict[tuple[str, ...], Rung]] = {}
-    for key, level, single_device, *others in means.itertuples():
-        rung = Rung(float(np.exp(level)), float(np.exp(single_device)), *map(float, others))
-        found.setdefault(key[: len(family)], {})[key[len(family) :]] = rung
-    return found
-
-
-def _same_kernel(rungs: dict[tuple[str, ...], Rung], key: dict[str, Any]) -> dict[str, dict[str, Rung]]:
-    """The rungs of the subject's kernel by dtype and inputs. Where it lacks a dtype, another kernel's stand in, but for
-    one that quantises, whose errors are the same in every dtype."""
-    subject = tuple(key[name] for name in KERNEL)
-    chosen: dict[str, dict[str, Rung]] = {}
-    for own in (False, True):  # the subject's own kernel comes last and stays
-        for (dtype, inputs, *kernel), rung in rungs.items():
-            if (tuple(kernel) == subject) == own and (own or not unit_roundoff(*map(str, kernel))):
-                chosen.setdefault(dtype, {})[inputs] = rung
-    return chosen
 
 
 def times_single_device(rows: Rows | pd.DataFrame) -> Any:

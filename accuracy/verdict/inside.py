@@ -19,7 +19,8 @@ from accuracy.core.dtype import DTYPES, FORMATS
 from accuracy.verdict.label import BUGS, PRECISION_FLOOR, ROUNDING, Finding, Numbers
 
 if TYPE_CHECKING:
-    from accuracy.verdict.evidence import Evidence, Rung
+    from accuracy.verdict.evidence import Evidence
+    from accuracy.verdict.rung import Rung
 
 FORMAT = "float32"
 FINEST = "float64"

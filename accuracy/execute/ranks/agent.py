@@ -4,13 +4,16 @@ interface."""
 
 import gc
 import logging
+import math
 import os
 import signal
 import tempfile
 import threading
-import traceback
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +25,22 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-from accuracy.core import plugins
+from accuracy.core import own_process, plugins
 from accuracy.core.case import Case
-from accuracy.core.errors import RanksEnded, one_line
-from accuracy.execute import start
+from accuracy.core.errors import RanksEnded, located, one_line, traceback_of
+from accuracy.execute import output, start
 from accuracy.execute.folder import make_writable
 from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import journal, rank_loop, rendezvous
 from accuracy.execute.ranks.rank_loop import Task
 from accuracy.execute.ranks.rendezvous import Ranks
+from accuracy.execute.worker import seconds_allowed, seconds_text
+from accuracy.results import storage
 from accuracy.runtime import arithmetic
 
 POLL_SECONDS = 0.05
+GRACE_SECONDS = 2.5
+"""Beyond a limit, for the ranks to say themselves that it is reached."""
 LOGGERS = ("torch.distributed.elastic", "torch.multiprocessing.spawn", "torchelastic-events-null")
 """What torch's agent says of its processes, which the rows of the cases say, too."""
 TRIES_WITHOUT_A_CASE = 2
@@ -49,21 +56,27 @@ def measure(
     """Yield the status of every pending case as it ends. Close the generator, so that no process stays. Raises
     RanksEnded."""
     by_id = {each.case.id: each.case for each in pending}
-    _, offset = journal.lines(task.folder)
-    with tempfile.TemporaryDirectory(prefix="accuracy-") as rendezvous_folder:
-        agent = Agent(task, pending, Path(rendezvous_folder), lead)
+    _, place = journal.lines(task.folder)
+    temporary = tempfile.TemporaryDirectory(prefix="accuracy-", ignore_cleanup_errors=True)
+    with temporary as rendezvous_folder, output.limited() as printed, start.no_process_stays():
+        agent = Agent(task, pending, Path(rendezvous_folder), lead, printed)
+        agent.watch("launch", pending[0].case)
         thread = threading.Thread(target=agent.run, daemon=True)
         thread.start()
         try:
             running = True
-            while running:
+            while running and by_id:  # ranks that have measured everything may have threads that do not end
                 thread.join(POLL_SECONDS)
                 running = thread.is_alive()  # before the journal is read: its last lines count
-                found, offset = journal.lines(task.folder, offset)
+                found, place = journal.lines(task.folder, place)
                 for word, case_id in found:
+                    if case_id not in by_id:
+                        continue
+                    agent.watch(word, by_id[case_id])
                     if word == "began":
                         begin(by_id[case_id])
-                    elif by_id.pop(case_id, None):
+                    elif word not in journal.STAGES:
+                        by_id.pop(case_id)
                         yield word
         finally:
             agent.stopping = True
@@ -74,20 +87,28 @@ def measure(
         raise RanksEnded(f"{why} before a case began, twice; what was measured stays")
 
 
+class Stopped(Exception):
+    """Everything is measured, or nobody waits for more."""
+
+
 class Agent(LocalElasticAgent):
     """torch's agent for one machine, which also notes how a rank ended."""
 
-    def __init__(self, task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
+    def __init__(
+        self, task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead, printed: Path | None = None
+    ) -> None:
         start.preload(start.OF_RANKS)
         plugins.store_functions(rendezvous_folder)
+        self.rendezvous_folder = rendezvous_folder
         self.task, self.stopping, self.ended, self.idle, self.journal_size = task, False, "", 0, 0
+        self._deadline, self._late = math.inf, ""  # of what the ranks do now, and what is said then
         spec = WorkerSpec(
             role="rank",
             local_world_size=max(task.sizes),
             entrypoint=rank_process,
-            args=(task, pending, rendezvous_folder, lead),
+            args=(task, pending, rendezvous_folder, lead, printed),
             rdzv_handler=OneMachine(),
-            max_restarts=3 * len(pending) + TRIES_WITHOUT_A_CASE,
+            max_restarts=(journal.TRIES + 2) * len(pending) + TRIES_WITHOUT_A_CASE,
             monitor_interval=POLL_SECONDS,
         )
         super().__init__(spec, DefaultLogsSpecs(log_dir=str(rendezvous_folder)), start_method="forkserver")
@@ -100,6 +121,8 @@ class Agent(LocalElasticAgent):
             logger.setLevel(logging.CRITICAL)
         try:
             return super().run(role)
+        except Stopped:
+            return RunResult(WorkerState.STOPPED)
         except Exception as error:  # no process was started that could tell
             self.ended = self.ended or f"the ranks could not be started ({one_line(error)})"
             raise
@@ -107,26 +130,51 @@ class Agent(LocalElasticAgent):
             for logger, level in zip(loggers, before, strict=True):
                 logger.setLevel(level)
 
+    def watch(self, stage: str, case: Case) -> None:
+        """Learn from the journal what the ranks do now. Their own limits come first and say more; this one holds where
+        a rank is stopped, or blocks signals."""
+        if stage == "ranks":
+            seconds, self._late = self.task.seconds, f"{journal.NO_ANSWER} within {self.task.seconds:g} s"
+        elif stage in journal.STAGES:
+            seconds = seconds_allowed(case, self.task.case_seconds)
+            self._late = f"took longer than {seconds_text(case, self.task.case_seconds)}"
+        else:
+            seconds, self._late = rendezvous.START_SECONDS, ""
+        self._deadline = time.monotonic() + seconds + GRACE_SECONDS
+
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        if self._deadline < math.inf:
+            self._deadline, self._late = time.monotonic() + 2 * rendezvous.START_SECONDS, ""
         with start.starting():
             started: dict[int, Any] = super()._start_workers(worker_group)
         return started
 
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 10) -> None:
+        """A rank has nothing to put in order, and may be stopped: no other signal ends it for sure."""
+        super()._shutdown(signal.SIGKILL, timeout)
+
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """A rank ends only once all have measured everything, so whoever ends before has failed, with whatever status.
+        It is asked for here, before torch ends the others by a signal that would hide theirs."""
         if self.stopping:
-            raise SystemExit  # of its thread
-        result = super()._monitor_workers(worker_group)
-        if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
+            raise Stopped
+        late = time.monotonic() > self._deadline
+        if late and self._late:
+            journal.note(self.task.folder, "final", self._late)
+        context: Any = self._pcontext
+        if late or any(process.exitcode is not None for process in context._pc.processes):
             self._note_ends()
-        return result
+            return RunResult(WorkerState.FAILED)
+        return super()._monitor_workers(worker_group)
 
     def _note_ends(self) -> None:
-        """The status 0 of a process is an end, too, while others are at work."""
         context: Any = self._pcontext
         codes = [process.exitcode for process in context._pc.processes]
-        texts = [journal.note_end(self.task.folder, rank, code, self.task.seconds) for rank, code in enumerate(codes)]
+        ended = [(rank, code) for rank, code in enumerate(codes) if code is not None]
+        note = partial(journal.note_end, self.task.folder, seconds=self.task.seconds)
+        texts = [note(rank, code, raised=_raised(self.rendezvous_folder, rank)) for rank, code in ended]
         self.ended = " and ".join(filter(None, texts)) or self.ended
-        size = sum(word != "ended" for word, _ in journal.lines(self.task.folder)[0])
+        size = sum(word not in ("ended", "final") for word, _ in journal.lines(self.task.folder)[0])
         self.idle = self.idle + 1 if size == self.journal_size else 0
         self.journal_size = size
         if self.idle >= TRIES_WITHOUT_A_CASE:
@@ -149,16 +197,21 @@ def joined(rendezvous_folder: Path, task: Task) -> Ranks:
     why."""
     try:
         return rendezvous.join_on_machine(rendezvous_folder, task.backend, task.sizes)
-    except RuntimeError:
-        traceback.print_exc()
+    except RuntimeError as error:
+        storage.write_traceback(task.folder, "ranks", traceback_of(error), int(os.environ["RANK"]))
         os._exit(journal.LOST)
 
 
-def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
+def rank_process(
+    task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead, printed: Path | None
+) -> None:
     """The life of a rank's process."""
+    if printed is not None:
+        output.send(printed)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starting process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     start.end_with_parent(journal.LOST)
+    own_process.begin()
     gc.freeze()
     try:
         arithmetic.make_exact()
@@ -170,8 +223,25 @@ def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path
                 rank_loop.follow(task, ranks)
             else:
                 deque(lead(task, ranks, pending), maxlen=0)
-        dist.destroy_process_group()
+        threading.Event().wait()  # `measure` ends all ranks at once; by itself one with a thread might not end
     except BaseException as error:
-        if not (isinstance(error, OSError) and error.filename):  # a file that cannot be written: `measure` says so
-            traceback.print_exc()
+        own_process.end_if_forked()
+        rank = int(os.environ["RANK"])
+        with suppress(OSError):  # of a full disk: `measure` says so
+            _end_file(rendezvous_folder, rank).write_text(located(error))
+            storage.write_traceback(task.folder, "ranks", traceback_of(error), rank)
         os._exit(1)
+
+
+def _end_file(folder: Path, rank: int) -> Path:
+    """Where a rank leaves what ended it."""
+    return folder / f"raised.{rank}"
+
+
+def _raised(folder: Path, rank: int) -> str:
+    """Take what a rank left there."""
+    with suppress(OSError):
+        text = _end_file(folder, rank).read_text()
+        _end_file(folder, rank).unlink()
+        return text
+    return ""

@@ -1,15 +1,21 @@
 """What ranks had in hand when one of them ended: a line for each event in `ranks.log` of the run folder. Events:
-launch; began CASE; ok CASE, unsupported CASE, failed CASE; ended HOW: a rank's process is gone, the case may be tried
-once more; final HOW: the case may not."""
+launch; began CASE; ranks CASE, alone CASE: what takes its time now, all ranks or the first one's reference and
+comparison; ok CASE, unsupported CASE, failed CASE; ended HOW: a rank's process is gone, the case may be tried once
+more; final HOW: the case may not."""
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from accuracy.core.case import Case
+from accuracy.results import table
 
 NAME = "ranks.log"
 LOST = 3
 """Exit status of a rank that cannot go on because another one is gone, or because its device is."""
 TRIES = 2
+STAGES = ("began", "ranks", "alone")
 NO_ANSWER = "no answer"
 
 
@@ -31,26 +37,36 @@ class Known:
                 return " and ".join(text for _, text in noted)
             ends.append(ended)
         if len(ends) < TRIES:
-            return None
+            tries = len(self.tries.get(case_id, []))
+            return f"its ranks ended {tries} times, and none said why" if tries > TRIES else None
         return f"{ends[0]}, twice" if len(set(ends)) == 1 else "; then ".join(ends)
 
 
 def note(folder: Path, word: str, text: str = "") -> None:
     """Add a line."""
     try:
+        folder.mkdir(parents=True, exist_ok=True)  # a user's function may have removed it
         with open(folder / NAME, "a") as file:
             file.write(f"{word} {text}\n")
     except OSError as error:  # of a write, which does not say where
         raise OSError(error.errno, error.strerror, str(folder / NAME)) from error
 
 
-def lines(folder: Path, offset: int = 0) -> tuple[list[tuple[str, str]], int]:
-    """Return word and text of every whole line behind an offset in bytes, and the offset behind them."""
+Place = tuple[int, int]
+"""The number of the file that was read, and the bytes."""
+
+
+def lines(folder: Path, since: Place = (0, 0)) -> tuple[list[tuple[str, str]], Place]:
+    """Return word and text of every whole line since a place, and the place behind them. A file that a user's function
+    removed begins anew."""
     path = folder / NAME
-    content = path.read_bytes()[offset:] if path.exists() else b""
-    complete = content[: content.rfind(b"\n") + 1]
+    if not path.exists():
+        return [], (0, 0)
+    content, number = path.read_bytes(), path.stat().st_ino
+    offset = since[1] if since[0] == number else 0
+    complete = content[offset : content.rfind(b"\n") + 1]
     found = [line.partition(" ") for line in complete.decode(errors="replace").splitlines()]
-    return [(word, text) for word, _, text in found], offset + len(complete)
+    return [(word, text) for word, _, text in found], (number, offset + len(complete))
 
 
 def read(folder: Path) -> Known:
@@ -63,6 +79,8 @@ def read(folder: Path) -> Known:
         elif word == "began":
             case = text
             known.tries.setdefault(case, []).append([])
+        elif word in STAGES:
+            continue
         elif word not in ("ended", "final"):
             known.statuses[text] = word
             known.tries.pop(text, None)
@@ -73,14 +91,24 @@ def read(folder: Path) -> Known:
     return known
 
 
-def note_end(folder: Path, rank: int, code: int, seconds: float) -> str | None:
+def note_end(folder: Path, rank: int, code: int, seconds: float, raised: str = "") -> str | None:
     """Add how a rank's process ended, from its exit status (negative: a signal); the text, or None where the process
-    ended because of another one. seconds: the time limit of a case."""
-    if code in (LOST, -signal.SIGTERM):
+    ended because of another one. seconds: the time limit of a case; raised: the exception that ended it."""
+    if code == LOST:
         return None
     if code == -signal.SIGALRM:
         text = f"{NO_ANSWER} from rank {rank} within {seconds:g} s"
     else:
-        text = f"rank {rank} " + (f"was killed by signal {-code}" if code < 0 else f"ended with status {code}")
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+        text = f"rank {rank} {how}{f', {raised}' if raised else ''}"
     note(folder, "final" if code == -signal.SIGALRM else "ended", text)
     return text
+
+
+def hopeless(case: Case, cases: Sequence[Case], known: Known) -> str | None:
+    """Return why a case of a variant that never answered is not tried: each would take the whole time limit."""
+    same = {each.id for each in cases if each.variant == case.variant and each.world_size > 1}
+    silent = same & known.unanswered
+    if len(silent) < TRIES or any(known.statuses.get(each) == table.OK for each in same):
+        return None
+    return f"not tried: {len(silent)} cases of {case.variant.name} before it gave no answer, and none an answer"

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -17,16 +16,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from accuracy.core.case import Case, digest
-from accuracy.core.errors import NotShared, located
+from accuracy.core.errors import NotShared, located, traceback_of
+from accuracy.core.own_process import end_if_forked, is_one, raised_by_functions
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import caller, journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks, time_limit
-from accuracy.execute.worker import device_works, seconds_allowed, seconds_text, write
+from accuracy.execute.worker import device_works, seconds_allowed, seconds_text, tell_changes, write
 from accuracy.inputs import drawing
 from accuracy.measurement import reruns
 from accuracy.measurement.pipeline import Measured, Pipeline
-from accuracy.results import storage, table
+from accuracy.results import storage
 from accuracy.runtime import arithmetic, device
+from accuracy.runtime.changes import Changes
 from accuracy.simulate.program import Mode, Ran, build_kernel, rank_program
 from accuracy.world.base import Results, Tensors
 from accuracy.world.processes import ProcessesWorld, run_rank
@@ -88,13 +89,19 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
         case = each.case
         if case.id not in known.statuses:
             journal.note(task.folder, "began", case.id)
-            reason = None if each.unsupported else known.reason(case.id) or _hopeless(case, task.cases, known)
+            reason = None if each.unsupported else known.reason(case.id) or journal.hopeless(case, task.cases, known)
             if not (each.unsupported or reason):
                 rank.prepare(numbers[case.id])
             found = pipeline.failed(case, reason) if reason else _in_time(task, pipeline, each)
+            changed = rank.changed()
             known.statuses[case.id] = write(task.folder, case, found)
             journal.note(task.folder, found.status, case.id)
+            if changed:
+                tell_changes(case, changed)
+                os._exit(journal.LOST)
         yield case, known.statuses[case.id]
+    for case_id, status in known.statuses.items() - journal.read(task.folder).statuses.items():
+        journal.note(task.folder, status, case_id)  # a function removed the folder
     rank.tell(0, END)
 
 
@@ -120,15 +127,6 @@ def _in_time(task: Task, pipeline: Pipeline, each: Planned) -> Measured:
         timer.cancel()
 
 
-def _hopeless(case: Case, cases: Sequence[Case], known: journal.Known) -> str | None:
-    """Return why a case of a variant that never answered is not tried: each would take the whole time limit."""
-    same = {each.id for each in cases if each.variant == case.variant and each.world_size > 1}
-    silent = same & known.unanswered
-    if len(silent) < journal.TRIES or any(known.statuses.get(each) == table.OK for each in same):
-        return None
-    return f"not tried: {len(silent)} cases of {case.variant.name} before it gave no answer, and none an answer"
-
-
 def follow(task: Task, ranks: Ranks) -> None:
     """Every other rank's part, until the first is through."""
     rank = Rank(task, ranks)
@@ -147,6 +145,7 @@ class Rank:
     def __init__(self, task: Task, ranks: Ranks) -> None:
         self.task, self.ranks, self.pipeline = task, ranks, task.pipeline
         self._simulate, self.pipeline.run_ranks = self.pipeline.run_ranks, self.run_all
+        self._changes, self._changed = Changes(), set[str]()
         self.number = -1  # of the case
         self._drawn_for: object = None
         self._agreed = self._all_come = False
@@ -156,6 +155,12 @@ class Rank:
     def case(self) -> Case:
         """Return the case."""
         return self.task.cases[self.number]
+
+    def changed(self) -> list[str]:
+        """Put back what the case changed on any rank of ours, as far as that can be; return it."""
+        self._changed.update(self._changes.names() if is_one() else ())
+        self._changes.undo()
+        return sorted(self._changed)
 
     def tell(self, number: int = -1, what: int = END) -> tuple[int, int]:
         """Return the first rank's case and what to do with it, on every rank."""
@@ -176,23 +181,27 @@ class Rank:
         self.number = number
         case = self.case
         key = case.inputs, case.problem, case.seed, case.said_dtype, case.variant.sharding, case.world_size
-        if self.ranks.rank < case.world_size and self._drawn_for != key:
+        if self.ranks.rank >= case.world_size:
+            return
+        if self._drawn_for != key:
             self._drawn_for = key
             try:
                 self._shards = drawing.draw_shard(case, self.ranks.rank)
             except Exception as error:
                 self._shards = error
-        if self.ranks.rank < case.world_size:
-            with suppress(Exception):  # which the case will say
-                build_kernel(case)  # imports what it takes before the ranks meet: no rank waits for it in its time
+        with suppress(Exception):  # which the case will say
+            build_kernel(case)  # imports what it takes before the ranks meet: no rank waits for it in its time
 
     def run_all(self, case: Case, shards: Sequence[Tensors], mode: Mode) -> Ran:
         """On the first rank: the case in hand on all ranks; as `RunRanks`. Raises RankFailed."""
         if case.world != "processes":
             return self._simulate(case, shards, mode)
         what = MODES.index(replace(mode, repeat=0))
+        journal.note(self.task.folder, "ranks", self.case.id)
         self.tell(self.number, what)
         every, results = self.take_part(what, shards[0])
+        journal.note(self.task.folder, "alone", self.case.id)
+        self._changed.update(*(part["changed"] for part in every))
         for rank, part in enumerate(every):
             if "error" in part:
                 raise RankFailed(f"rank {rank}: {part['error']}")
@@ -216,10 +225,12 @@ class Rank:
                 pass  # that rank tells its error
             except NotShared as error:
                 part = {"not_shared": str(error)}
-            except (Exception, SystemExit) as error:  # some packages call exit()
+            except raised_by_functions() as error:
                 part = {"error": located(error)[:500]}
-                text = "".join(traceback.format_exception(error))
+                text = traceback_of(error)
                 storage.write_traceback(self.task.folder, self.task.cases[self.number].id, text, self.ranks.rank)
+            end_if_forked()
+            part["changed"] = self.changed()
             patience = PATIENCE_SECONDS if "error" in part else None
             try:
                 if patience and not device_works(self.case.device):

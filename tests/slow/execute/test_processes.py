@@ -8,6 +8,7 @@ import time
 import uuid
 from collections import Counter
 from contextlib import closing, suppress
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +17,8 @@ import pytest
 import accuracy as package
 from accuracy import cli as command
 from accuracy.core.case import Case
-from accuracy.execute import pool, worker
+from accuracy.execute import leftovers, output, pool, worker
+from accuracy.execute import start as start_of_processes
 from accuracy.execute.plan import plan
 from accuracy.execute.worker import Work
 from accuracy.measurement.pipeline import Pipeline
@@ -89,6 +91,35 @@ def test_a_worker_that_ends_or_hangs_is_one_failed_row_and_is_replaced(tmp_path:
     assert set(results.loc[results["status"] == table.OK, "variant"]) == {"ring"}
     text = (tmp_path / "run" / table.TRACEBACKS / f"{failed.loc['locks', 'case_id']}.txt").read_text()
     assert "locks.py" in text
+
+
+RUDE = {
+    "forks": "os.fork() or time.sleep(600)",
+    "doubles": "os.fork()",
+    "replaces": "torch.nn.functional.softmax = torch.log_softmax",
+    "floods": "[os.write(2, b'line ' * 1000) for _ in range(100)]",
+}
+
+
+def test_what_a_part_forks_changes_and_prints_ends_with_its_case(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    chosen = plant(tmp_path, **RUDE)
+    given = cases("device=cpu", chosen, "world_size=2", folders=(tmp_path / "parts",))
+    usual = cases("device=cpu", "variant=ring", "world_size=2")
+    assert measured(given, work(tmp_path / "run", None)) == {table.OK: len(RUDE) + 1}
+    assert measured(usual, work(tmp_path / "usual", None)) == {table.OK: 1}
+    printed = capfd.readouterr().err
+    assert "replaces (case " in printed
+    assert "changed torch.nn.functional.softmax" in printed
+    assert "further bytes that functions printed are left out" in printed
+    assert len(printed) < 2 * output.MOST_BYTES
+    found = rows(tmp_path / "run")
+    ring = found[found["variant"] == "ring"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(ring, rows(tmp_path / "usual"), check_exact=True)
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    kept = {server, *(each.pid for each in multiprocessing.active_children())}
+    assert not {*leftovers.marked(start_of_processes._mark())} - kept
 
 
 def test_workers_killed_at_any_moment_cost_a_case_each_at_most(tmp_path: Path) -> None:

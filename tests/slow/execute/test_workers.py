@@ -25,6 +25,7 @@ from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.results import table
 from accuracy.runtime import device
+from accuracy.runtime.changes import Changes
 from tests.measuring import TINY, configuration
 
 ONE = ("variant=ring", "world_size=2", "dtype=float32", "seed=0")
@@ -106,7 +107,7 @@ def test_a_case_that_shares_its_gpu_has_no_time(tmp_path: Path) -> None:
     (case,) = cases(*ONE)
     for gpus, known in (((0, 0), False), ((0, 1), True)):
         given = Work(Pipeline("test", Cache(None, 0.0)), tmp_path, gpus, 1)
-        assert worker_process._measured(given, case, None) == (table.OK, True)
+        assert worker_process._measured(given, case, None, Changes()) == (table.OK, True)
         assert table.read_results(tmp_path)["seconds"].notna().any() == known
 
 

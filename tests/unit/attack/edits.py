@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -90,6 +91,8 @@ MARKED: dict[str, tuple[Mask, dict[str, Any]]] = {  # rows that say something el
     "of another rank": (bad("dk", rank=RANK), {"rank": 1}),
     "of another device": (ALL_BAD, {"device": "Other GPU"}),
     "one seed of other code": (of(seed=SEED), {"code": "0ther"}),
+    "all of another dtype": (lambda rows: rows.index >= 0, {"dtype": "float16"}),
+    "of a larger problem": (lambda rows: rows.index >= 0, {"seqlen": 10**6}),
     "of another case": (ALL_BAD, {"case_id": "another"}),
     **{f"without {name}": (ALL_BAD, {name: None}) for name in ("error_rel", "error_max", "error_bias", "floor_rel")},
 }
@@ -109,6 +112,8 @@ ON_ROWS: dict[str, Callable[[Rows], Rows]] = {
        for name in table.RESULTS_SCHEMA.names},
     **{f"row gone: {place}": lambda rows, place=place: rows.drop(index=rows.index[place])
        for place in range(0, 400, 13)},
+    "numbers: smaller": lambda rows: rows.assign(error_rel=rows["error_rel"].where(~ALL_BAD(rows), 1e-4)),
+    "numbers: the next one": lambda rows: rows.assign(error_max=np.nextafter(rows["error_max"], 0)),
     "rows twice": lambda rows: pd.concat([rows, rows]),
 }  # fmt: skip
 

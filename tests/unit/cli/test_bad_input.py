@@ -54,6 +54,15 @@ MISTAKES = {  # words, and what the line must contain
     "variant.ring.sharding=[contiguous,zigzag]": ("['contiguous', 'zigzag'] is unknown",),
     "variant.ring=3": ("variant.ring lacks backward, forward, sharding; see configs/",),
     # nothing given
+    "path_a=[]": ("[] holds none; give one value or a list of values",),
+    "variant=callable variant.fn=[]": ("[] holds none; give one value",),
+    "variant=callable variant.fn=[{a:1}]": ("allowed: package.module.function, FILE.py:function",),
+    "observers=[null]": ("observers=[null] is no list of names",),
+    "+variant=zigzag": ("+variant=zigzag is a second choice of variant; write variant=zigzag",),
+    "+=zigzag": ("'+=zigzag' has no key; write KEY=VALUE",),
+    # a sweep's second job
+    "-m variant=ring,nope": ("variant 'nope' is unknown; allowed: bpt, ",),
+    "--multirun variant=ring seed=0,-1": ("seed=-1; allowed: greater than or equal to 0",),
     "dtype=[]": ("dtype=[]; give one value or a list of values",),
     "variant=[]": ("configuration key 'variant' has no value; give one",),
     "kernel=null": ("must be a string or a list", "--help"),
@@ -91,6 +100,19 @@ def test_a_mistake_is_told_in_one_line(accuracy: CommandLine, words: str) -> Non
     device_word = [] if "device" in words else ["device=cpu"]
     assert_one_line(accuracy(*TINY, *device_word, *words.split()), *MISTAKES[words])
     assert list(accuracy.folder.iterdir()) == []
+
+
+def test_a_command_s_empty_folder_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, option in (("judge", "--to"), ("reduce", "--to"), ("accept", "--to"), ("check", "--out")):
+        for text in ("", " ", "a\x1b[31m"):
+            with pytest.raises(SystemExit) as ended:
+                MAINS[f"accuracy {name}"](["run", option, text])
+            printed = capsys.readouterr()
+            assert (ended.value.code, printed.out, printed.err.count("\n")) == (2, "", 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_kernel_that_lacks_a_head_dim_or_dtype_says_which_it_has(

@@ -11,6 +11,7 @@ from accuracy.report import build
 from accuracy.report import published as of_publishing
 from accuracy.results import storage, table
 from accuracy.results.run_table import read_baseline
+from tests.unit.attack.edits import on_rows
 from tests.unit.gate.made_up import MadeUp, case_id, with_error, without_numbers, write_run
 
 SMALL = MadeUp(variants=("single_device", "ring"), sizes=(2, 4), seeds=(0, 1))
@@ -77,6 +78,23 @@ def test_what_is_no_baseline_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         assert accept(SMALL.but(dtypes=("bfloat16", "float16"), change=change)) == 2
         error = capsys.readouterr().err
         assert (text in error, error.count("\n"), TARGET.exists()) == (True, 1, False)
+
+
+def test_a_table_that_was_changed_and_one_seed_are_no_baseline_and_it_is_said_what_one_is_good_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_run(Path("run"), SMALL)
+    on_rows(Path("run"), lambda rows: rows.assign(dtype="float16"))
+    assert check.main(["accept", "run"]) == 2
+    assert "has rows that are not those the run ended with" in capsys.readouterr().err
+    assert accept(SMALL.but(seeds=(3,))) == 2
+    assert "run has 1 seed in 18 cells" in capsys.readouterr().err
+    assert check.main(["accept", "run", "--force"]) == 0
+    assert "1 seed in each of 18 cells: no test can use it" in capsys.readouterr().out
+    assert accept(SMALL.but(seeds=tuple(range(24))), "more seeds") == 0
+    assert (
+        "24 seeds in each of 18 cells: 8 fresh seeds surely catch a rise of 10% in 18 cells" in capsys.readouterr().out
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -122,3 +122,24 @@ def test_a_folder_that_cannot_be_written_is_a_mistake_in_one_line(gate: Gate, tm
     (tmp_path / "file").write_text("")
     answer = gate(MadeUp(seeds=(0,)), "--out", str(tmp_path / "file" / "out"))
     assert (answer.status, answer.err.count("\n")) == (2, 1)
+
+
+def test_the_headline_names_the_seed_and_a_result_before_what_follows_from_it(
+    baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def worse(variant: str, dtype: str, size: int, tensor: str, seed: int) -> float:
+        return {"delta": 9.0, "dv": 3.0}.get(tensor, 1.0) if (variant, seed) == ("ring", 5) else 1.0
+
+    assert check.main([str(write_run(tmp_path, MadeUp(luck=1, worse=worse))), "--baseline", str(baseline)]) == 1
+    headline = capsys.readouterr().out.splitlines()[0]
+    assert "ring bfloat16 W=" in headline
+    assert " dv, rank " in headline or " dv: " in headline
+    assert "seed 5 is +" in headline
+
+
+def test_a_matrix_without_a_single_device_is_told_over_the_floor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variants, name in ((("ring",), "x floor"), (("single_device", "ring"), "x single device")):
+        check.main([str(write_run(tmp_path, MadeUp(variants=variants)))])
+        assert name in capsys.readouterr().out.splitlines()[3]

@@ -1,5 +1,6 @@
 """A capture that cannot be judged is one line and status 2; what is there stays."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from accuracy.cli import judge as command
+from accuracy.cli import reduce
 from accuracy.core.recording import HEADER, Facts
 
 B, S, H, HK, D = 1, 8, 2, 1, 4
@@ -42,6 +44,11 @@ def foreign(folder: Path, header: dict[str, str] | None) -> None:
     save_file({"a.q": torch.zeros(2)}, folder / "a.rank0.safetensors", header)
 
 
+def twice(folder: Path) -> None:
+    written(folder, facts())
+    (folder / "copy.rank0.safetensors").write_bytes((folder / facts().file).read_bytes())
+
+
 BROKEN = {HEADER: json.dumps(json.loads(facts().header[HEADER]) | {"scale": "wide"})}
 BAD = {
     "nothing": (lambda folder: None, "holds no capture; give the folder of `with accuracy.capture("),
@@ -53,6 +60,16 @@ BAD = {
     "shapes that disagree": (
         lambda folder: written(folder, facts(shapes=SHAPES | {"v": (B, S - 1, HK, D)})),
         "q [1, 8, 2, 4], k [1, 8, 1, 4] and v [1, 7, 1, 4] do not belong together",
+    ),
+    "a dtype that is not its tensors'": (
+        lambda folder: written(folder, facts(dtype="bfloat16")),
+        "q is float32, its header says dtype 'bfloat16'",
+    ),
+    "a rank twice": (twice, "two files are of the same rank"),
+    "a rank that is named twice": (lambda folder: written(folder, facts(ranks=(0, 0))), "name one twice"),
+    "documents of other tokens": (
+        lambda folder: written(folder, facts(documents=(3, 4))),
+        "documents of 7 tokens in its header, of 8 in its",
     ),
     "ranks that disagree": (another_rank_s, "rank 1 has other shapes or settings than rank 0"),
     "no header": (lambda folder: foreign(folder, None), "is no file of a capture: its header lacks accuracy_capture"),
@@ -80,3 +97,37 @@ def test_random_results_are_wrong_and_zeros_are_too(tmp_path: Path, capsys: pyte
         assert command.main([str(tmp_path)]) == command.FAULTY
     assert command.main([str(tmp_path), "--layers", "*.7"]) == 2
     assert "layers=*.7 fits no layer" in capsys.readouterr().err
+
+
+HUGE = (10**12, 2**62, 2**70, -1, 1e300, 5e-324, float("inf"), float("nan"))
+HOSTILE = ("\x1b[31mred", "'''\nimport os", "</script><b>", "=1+1", "\u202e", "a" * 5000, "")
+LISTS = ([0], [3], [8], [3, 5], [8, 8], [10**12], [1e308] * H, [float("nan")] * H, [-5, 3], [2**70, 0], [None, 10**12])
+FORGED = {
+    **dict.fromkeys(("scale", "softcap", "begin", "rank", "step", "call", "order", "dropout"), HUGE),
+    **dict.fromkeys(("documents", "documents_k", "sinks", "window", "ranks"), LISTS),
+    **dict.fromkeys(
+        ("dtype", "function", "note", "layout", "autocast", "layer", "sharding", "mask"),
+        (*HOSTILE, "int8", "bool", "seen", "added", "zigzag"),
+    ),
+}
+EDITS = {f"{field}-{number}": (field, value) for field, each in FORGED.items() for number, value in enumerate(each)}
+
+
+@pytest.mark.stress(16, "field")
+@pytest.mark.parametrize("also", [{}, {"causal": True, "documents": [3, 5]}], ids=["plain", "documents"])
+@pytest.mark.parametrize(("field", "value"), EDITS.values(), ids=EDITS)
+def test_a_forged_header_is_no_error_of_the_program_and_sends_no_escapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: Any, also: dict[str, Any]
+) -> None:
+    """Whatever it says, it is refused or judged; the terminal and the spreadsheet get its words as plain text."""
+    header = json.loads(facts().header[HEADER]) | also | {field: value}
+    held = {f"{header['layer']}.{name}": torch.randn(shape) for name, shape in SHAPES.items()}
+    save_file(held, tmp_path / "a.rank0.safetensors", {HEADER: json.dumps(header)})
+    for main in (command.main, reduce.main):
+        assert main([str(tmp_path)]) in (0, 2, command.NOTHING_MEASURED, command.FAULTY)
+        printed = capsys.readouterr()
+        assert "".join((printed.out + printed.err).split("\n")).isprintable()
+    table = tmp_path / "judge.csv"
+    text = table.read_text() if table.exists() else ""
+    assert text.replace("\n", "").isprintable()
+    assert not any(cell.startswith("=") for line in csv.reader(text.splitlines()) for cell in line)

@@ -91,6 +91,7 @@ def test_what_cannot_be_reduced_is_one_line(tmp_path: Path, capsys: pytest.Captu
             "does not run, or returns no out, on what was captured",
         ),
         ("overflows", ["--fn", "nobody:knows"], "fn=nobody:knows cannot be loaded"),
+        ("overflows", ["--to", "/proc/x.py"], "/proc/x.py cannot be written"),
         ("overflows", ["--layer", "call.7"], "call.7 is not in "),
     ):
         assert command.main([str(folders[name]), *words]) == 2

@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import random
 import re
@@ -5,12 +6,14 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from accuracy.core.errors import RanksEnded
+from accuracy.execute import leftovers, start
 from accuracy.execute.dispatch import measure as measure_plans
 from accuracy.execute.dispatch import task_of
 from accuracy.execute.plan import plan
@@ -77,6 +80,11 @@ FAULTS = {
     "runs_out_of_memory": ("torch.empty(2**60)", "rank 1: RuntimeError: .*(memory|allocate).*"),
     "is_killed": ("os.kill(os.getpid(), 9)", "rank 1 was killed by signal 9, twice"),
     "ends_well": ("os._exit(0)", "rank 1 ended with status 0, twice"),
+    "ends_as_a_lost_one": ("os._exit(3)", "its ranks ended 3 times, and none said why"),
+    "is_terminated": ("os.kill(os.getpid(), 15); time.sleep(9)", "rank 1 was killed by signal 15, twice"),
+    "stops": ("os.kill(os.getpid(), signal.SIGSTOP)", "no answer from rank 0 within 4 s"),
+    "raises_no_exception": ("raise KeyboardInterrupt('typed')", r"rank 1: KeyboardInterrupt: typed \(.*in forward\)"),
+    "cannot_be_written": (r"raise ValueError('a\ud800\x1b')", r"rank 1: ValueError: a\?\? \(.*in forward\)"),
     "hangs": ("time.sleep(600)", "no answer from rank [01] within 4 s.*"),
 }
 
@@ -114,6 +122,48 @@ def test_an_exception_that_all_ranks_hear_of_ends_no_process_and_sizes_share_the
     failed = rows.loc[rows["variant"] == "fails", "reason"].tolist()
     assert failed == ["rank 0: ValueError: planted (fails.py:10, in forward)"] * 3
     assert len({*pids.read_text().split()}) == 3  # a process for each of three ranks
+
+
+def test_no_process_of_a_function_stays_and_none_takes_part_twice(tmp_path: Path) -> None:
+    """Forked and left, forked in a session of its own, a copy of a rank that comes back, a thread that never ends."""
+    parts = tmp_path / "mine"
+    for name, statement in {
+        "leaves": "os.fork() or time.sleep(600)", "hides": "os.fork() or (os.setsid(), os.fork(), time.sleep(600))",
+        "doubles": "os.fork()", "threads": "__import__('threading').Thread(target=time.sleep, args=(600,)).start()",
+    }.items():  # fmt: skip
+        planting.first(parts, name, statement)
+    words = "variant=[leaves,hides,doubles,threads]", "world_size=[1,2]", "world=processes"
+    rows = run(tmp_path / "run", *words, parts=parts)
+    rows = rows[(rows["variant"] != "doubles") | (rows["world_size"] == 1)]  # of two, the copy talks to the other rank
+    assert set(rows["status"]) == {table.OK}
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    kept = {server, *(each.pid for each in multiprocessing.active_children())}
+    assert not {*leftovers.marked(start._mark())} - kept
+
+
+CHANGES = {
+    "torch.nn.functional.softmax": "torch.nn.functional.softmax = torch.log_softmax",
+    "torch.Tensor.exp": "torch.Tensor.exp = torch.Tensor.exp2",
+    "numbers below the normal ones": "torch.set_flush_denormal(True)",
+    "the limit RLIMIT_NOFILE": "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))",
+    "hooks of all modules": "torch.nn.modules.module.register_module_forward_hook(lambda *x: None)",
+}
+
+
+def test_what_a_function_changes_is_named_and_reaches_no_other_case(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for number, statement in enumerate(CHANGES.values()):
+        planting.first(tmp_path / "mine", f"rude{number}", statement)
+    names = ",".join(f"rude{number},ring" for number in range(len(CHANGES)))
+    words = ("world_size=2", "world=processes")
+    found = run(tmp_path / "after", f"variant=[{names}]", "seed=[0,1]", *words, parts=tmp_path / "mine")
+    said = capfd.readouterr().err
+    for number, name in enumerate(CHANGES):
+        assert f"changed {name}" in said.partition(f"rude{number} ")[2]
+    alone = run(tmp_path / "alone", "variant=ring", "seed=[0,1]", *words)
+    rows = comparable(found[found["variant"] == "ring"], "processes")
+    pd.testing.assert_frame_equal(rows, comparable(alone, "processes"), check_exact=True)
 
 
 LATE = f"rank.world.rank == 1 and time.sleep({rank_loop.PATIENCE_SECONDS + 1})"

@@ -85,8 +85,8 @@ def test_without_restarts_a_death_ends_all_with_status_3_and_the_same_command_go
     assert statuses(folder) == {"ring": table.OK}
     assert not marked(mark)
     lines = (folder / journal.NAME).read_text().splitlines(keepends=True)
-    assert [line.partition(" ")[0] for line in lines[-2:]] == ["began", "ended"]
-    (folder / journal.NAME).write_text("".join([*lines, *lines[-2:]]))  # as if it had been tried once more
+    assert [line.partition(" ")[0] for line in lines[-3:]] == ["began", "ranks", "ended"]
+    (folder / journal.NAME).write_text("".join([*lines, *lines[-3:]]))  # as if it had been tried once more
     again = srun(*words)
     said = output_of(*again)
     assert [process.returncode for process in again] == [0, 0], said

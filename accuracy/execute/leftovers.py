@@ -1,0 +1,74 @@
+"""No process that a run started outlives it, whatever a user's function forked and however the run ended.
+
+All processes of a run descend from one server (`start.py`), whose environment has a mark. Each of them shows it in
+/proc (Linux), also one that left its session and its parents. As a script this is the guard: a process of its own
+session that waits for the end of the one that started it, which may be killed, and then kills whatever has the mark.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+NAME = "ACCURACY_PROCESS"
+SECONDS = 2.0
+"""For all marked processes to be gone; in that time, one may fork while others are killed."""
+STOPPED_SECONDS = 5.0
+"""After which a process that was stopped is told to go on while processes of its run go on: a shell's Ctrl-Z stops them
+all, a user's function that sends SIGSTOP to its parents stops one."""
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes whose environment had the mark when they, or what they were forked from, began."""
+    entry, found = f"{NAME}={mark}\0".encode(), []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if entry in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def kill(mark: str, spared: Collection[int] = ()) -> None:
+    """Kill all marked processes but some, again until none is left."""
+    deadline = time.monotonic() + SECONDS
+    while (left := [pid for pid in marked(mark) if pid not in spared]) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """The state of a process, T where it is stopped, and its parent."""
+    with contextlib.suppress(OSError, IndexError):
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+        return state, int(parent)
+    return "", 0
+
+
+def _stopped(parent: int, mark: str) -> list[int]:
+    """The parent, and the server that it started, where they are stopped and the others go on."""
+    states = {pid: _stat(pid) for pid in (parent, *marked(mark))}
+    if all(state in ("T", "") for state, _ in states.values()):
+        return []
+    return [pid for pid, (state, of) in states.items() if state == "T" and parent in (pid, of)]
+
+
+def _guard(mark: str, parent: int) -> None:
+    """Wait until the other end of this process's input is closed, which only the parent holds open."""
+    since = time.monotonic()
+    while not select.select([sys.stdin], [], [], 1.0)[0]:
+        stopped = _stopped(parent, mark)
+        since = since if stopped else time.monotonic()
+        for pid in stopped if time.monotonic() - since > STOPPED_SECONDS else ():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGCONT)
+    kill(mark)
+
+
+if __name__ == "__main__":
+    _guard(sys.argv[1], int(sys.argv[2]))
