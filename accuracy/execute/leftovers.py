@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 NAME = "ACCURACY_PROCESS"
@@ -32,14 +32,25 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def kill(mark: str, spared: Collection[int] = ()) -> None:
-    """Kill all marked processes but some, again until none is left."""
+def kill(mark: str, server: int = 0, spared: Collection[int] = ()) -> None:
+    """Kill all marked processes, again until none is left, but the server, and some with what descends from them."""
     deadline = time.monotonic() + SECONDS
-    while (left := [pid for pid in marked(mark) if pid not in spared]) and time.monotonic() < deadline:
+
+    def living() -> list[int]:
+        return [pid for pid in marked(mark) if pid != server and not {*_line(pid)} & {*spared}]
+
+    while (left := living()) and time.monotonic() < deadline:
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
+
+
+def _line(pid: int) -> Iterator[int]:
+    """A process and those that it descends from."""
+    while pid > 1:
+        yield pid
+        pid = _stat(pid)[1]
 
 
 def _stat(pid: int) -> tuple[str, int]:

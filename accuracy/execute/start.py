@@ -1,6 +1,7 @@
 """How processes start: this one (alone, or as one of many by torchrun, by SLURM's srun or by submitit), and those that
 it starts itself, which are forked from a server that has imported torch once."""
 
+import atexit
 import multiprocessing
 import os
 import signal
@@ -121,6 +122,8 @@ _guards: dict[int, "subprocess.Popen[bytes]"] = {}
 def _start_guard() -> None:
     """Once a process. Its input is a pipe whose other end no other process has."""
     process = os.getpid()
+    if process not in _guards and only_workers_measure:  # whoever imports the package may use the server, too
+        atexit.register(leftovers.kill, _mark())
     if process not in _guards and os.path.isdir("/proc/self"):
         words = [sys.executable, "-I", "-S", leftovers.__file__, _mark(), str(process)]
         quiet = subprocess.DEVNULL
@@ -144,7 +147,7 @@ def no_process_stays() -> Iterator[None]:
         _runs -= 1
         if not _runs:
             own = {each.pid or 0 for each in multiprocessing.active_children()}
-            leftovers.kill(_mark(), {*own, forkserver._forkserver._forkserver_pid or 0})  # type: ignore[attr-defined]
+            leftovers.kill(_mark(), forkserver._forkserver._forkserver_pid or 0, own)  # type: ignore[attr-defined]
 
 
 @contextmanager
