@@ -151,7 +151,7 @@ class Agent(LocalElasticAgent):
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 10) -> None:
         """A rank has nothing to put in order, and may be stopped: no other signal ends it for sure."""
-        super()._shutdown(signal.SIGKILL, timeout)
+        super()._shutdown(signal.SIGKILL)  # torch 2.11 has no timeout here
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """A rank ends only once all have measured everything, so whoever ends before has failed, with whatever status.
