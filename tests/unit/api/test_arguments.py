@@ -63,7 +63,7 @@ ENTRIES = OF_FUNCTIONS | {
     "attribute": lambda **how: accuracy.attribute("ring@2", "single_device", **how),
     "forgetful": lambda mask, **how: accuracy.measure(attention, **how),
 }
-NEVER = {"seqlen_q", "head_dim_v", "documents", "sinks", "dropout"}
+NEVER = {"head_dim_v", "documents", "sinks", "dropout"}
 """What a function of a user's cannot be asked yet, which is refused and not dropped."""
 
 
