@@ -36,7 +36,7 @@ def whole(text: str) -> int:
 
 def path_of(text: str) -> Path:
     """An argument that names a file or a folder."""
-    if not text.strip() or "\0" in text:
+    if not text.strip() or "\0" in text or not (text.isprintable() or Path(text).exists()):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} names no file and no folder")
     return Path(text)
 
