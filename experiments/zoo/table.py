@@ -9,9 +9,10 @@ import pandas as pd
 
 from experiments.zoo.faults import TENSORS
 
+FOUR = ("out", "dq", "dk", "dv")
 COLUMNS = (
-    "kernel", "fault", "seed", "package", "device", "dtypes", "label", "is_bug", "wrong", "wrong_dtypes", "right_tensor",
-    "seconds", "measured", "failed", "x_floor", "sentence",
+    "kernel", "fault", "seed", "package", "device", "dtypes", "label", "is_bug", "wrong", "wrong_dtypes",
+    "right_tensor", "seconds", "measured", "failed", "x_floor", "sentence",
 )  # fmt: skip
 
 
@@ -22,9 +23,9 @@ def row_of(answer: dict[str, Any]) -> dict[str, Any]:
         return {"kernel": answer["kernel"], "fault": answer["fault"], "seed": answer["seed"], "label": "failed",
                 "sentence": answer["failed"]}  # fmt: skip
     floors = {
-        dtype: max((x for tensor, x in by.items() if tensor in ("out", "dq", "dk", "dv") and x == x), default=float("nan"))
+        dtype: max((x for tensor, x in by.items() if tensor in FOUR and x == x), default=float("nan"))
         for dtype, by in answer["x_floor"].items()
-    }  # fmt: skip
+    }
     found = {name: answer[name] for name in COLUMNS if name in answer and name not in ("x_floor", "failed")}
     for name in ("dtypes", "wrong", "wrong_dtypes"):
         found[name] = " ".join(answer[name])
@@ -39,9 +40,8 @@ def row_of(answer: dict[str, Any]) -> dict[str, Any]:
 
 def main(folder: Path, csv: Path) -> None:
     answers = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    pd.DataFrame([row_of(each) for each in answers], columns=list(COLUMNS)).to_csv(
-        csv, index=False, float_format="%.4g"
-    )
+    table = pd.DataFrame([row_of(each) for each in answers], columns=list(COLUMNS))
+    table.to_csv(csv, index=False, float_format="%.4g")
 
 
 if __name__ == "__main__":
