@@ -42,6 +42,9 @@ is split into are smaller than their bounds by what the first happens to leave."
 TIMES, INT8 = 3.0, (2**-9, 0.05)
 """Of out's error on Gaussian inputs over that on whole numbers, and its size: steps of a 127th of the largest of 128
 numbers, 2.7, are 0.006 of an entry, root mean square, and as much of the scores."""
+LARGEST, MOST_GAIN = 6.0, 0.25
+"""The largest of v's values, over their root mean square: no element is farther off than a rounding of that one, as a
+few wrong rows are. What rounding shifts the whole by, over its error: a factor is all of its error."""
 ONE_WAY = 0.5
 """Mean of the error over its root mean square: 0.87 where digits are cut off, 0 where they are rounded."""
 
@@ -145,6 +148,9 @@ def _is_of(row: Mapping[Any, Any], name: str) -> bool:
     """Whether v was rounded to a format: by the size of out's error, the bits of its values, and their sides."""
     times = row["error_rel"] / LEVEL / ARITHMETIC[name].unit_roundoff
     if name == "int8" or (name in EIGHT_BITS) == (row["dtype"] == "float32"):
+        return False
+    most = 2 * ARITHMETIC[name].unit_roundoff * LARGEST * row["reference_rms"]  # cut off: twice as far
+    if row["error_max"] > most or (name != "tf32_cut" and abs(row["error_gain"]) > row["error_rel"] * MOST_GAIN):
         return False
     if name in SPLIT:
         return FORMATS["float16"].precision < row["significand_bits"] and 1 / MOST_SPLIT <= times < MOST_SPLIT

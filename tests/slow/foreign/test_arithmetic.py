@@ -123,3 +123,26 @@ def test_a_function_of_some_lengths_is_questioned_in_those() -> None:
     assert not (rows["status"] == "failed").any()
     assert {*rows.loc[rows["status"] == "ok", "seqlen"] % 64} == {0}
     assert any("seqlen=43" in line for line in found.evidence)
+
+
+def few_rows(out: Tensor) -> Tensor:
+    """One row of about 512 is the row before it."""
+    wrong = torch.rand(out.shape[:3], generator=torch.Generator().manual_seed(0)) < 1 / 512
+    return torch.where(wrong[..., None], out.roll(1, 1), out)
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize(
+    ("dtypes", "fault"),
+    [("float16", few_rows), ("float16", lambda out: out * 1.05), ("float32", lambda out: out * 1.00003)],
+)
+def test_a_fault_of_a_format_s_size_is_no_arithmetic(dtypes: str, fault: Callable[[Tensor], Tensor]) -> None:
+    healthy = attention_of(torch.matmul)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> tuple[Tensor, Tensor]:
+        out, lse = healthy(q, k, v, causal=causal, softmax_scale=softmax_scale)
+        return fault(out).to(q.dtype), lse
+
+    found = accuracy.diagnose(attention, dtype=dtypes, world_size=1)
+    assert found.label == LOGIC
+    assert not found.results["options"].str.contains("arithmetic").any()
