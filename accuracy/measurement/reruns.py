@@ -67,8 +67,8 @@ def copies(results: Results) -> Results:
 
 
 def check_kept(kept: Results, copied: Results) -> None:
-    """Raise WrongResult where a call with other inputs changed what an earlier one had returned, as it does that a view
-    of a buffer is returned."""
+    """Raise WrongResult where a call with other inputs changed the tensors that an earlier call had returned: they are
+    views of a buffer that is filled again."""
     for name, x, y in zip(ALL_TENSORS, kept, copied, strict=False):
         if x is not None and y is not None and not torch.equal(x.nan_to_num(), y.nan_to_num()):
             raise WrongResult(f"{name} of one call is overwritten by the next call")
@@ -159,7 +159,7 @@ def repeats_of(case: Case) -> int:
 
 
 def runs(case: Case, options: Options) -> int:
-    """Return how many forwards and backwards the reruns take."""
+    """Return how many forwards and backwards the reruns take: `unwaited` runs every rank's coroutine by itself."""
     return options.repeat + options.poison + 2 * case.world_size * options.unwaited + options.future
 
 

@@ -34,10 +34,10 @@ FINDINGS = {  # by the kind of a finding, with its numbers, its tensor and its d
     **{kind: f"{_DIFFER}{_RUNS if change else ''}{change}" for kind, change in CHANGES.items()},
     "wrote": "{reason}",
     "returned": "{reason}",
-    "unwaited": "{unwaited:.0f} values change when receive buffers are filled with NaN until their transfer has been"
-    " waited for: a race",
+    "unwaited": "{unwaited:.0f} values are no longer finite when receive buffers are filled with NaN until their"
+    " transfer has been waited for: a race",
     "nonfinite": "{nonfinite:.0f} values are not finite (inputs {inputs}, seed {seed:.0f})",
-    "poisoned": "{poisoned:.0f} values change when unwritten memory and memory beside the inputs are filled with NaN",
+    "poisoned": "{poisoned:.0f} values are no longer finite when unwritten memory and memory beside inputs have NaN",
     "future": "{future_differs:.0f} values of earlier rows change with later tokens",
     "one_gradient": "{tensor} should be 0 with V = dout = 1 and is {probe:.2g}",
     "one_value": "out should be 1 with V = 1 and is off by {probe:.2g} of it",

@@ -2,6 +2,8 @@
 
 import re
 
+import pandas as pd
+
 from experiments.published import Tables, markdown
 
 
@@ -23,7 +25,13 @@ def blocks(tables: Tables) -> dict[str, str]:
         (fault, len(same), int((same["is_bug"].astype(bool) & same["right_tensor"].astype(bool)).sum()))
         for fault, same in planted.groupby("fault", sort=False)
     ]
+    power = tables.csv("zoo/power.csv")
+    power = power.assign(found=power["found"].astype(bool))
+    smallest = [
+        (fault, *(_least(same, found) for found in (True, False))) for fault, same in power.groupby("fault", sort=False)
+    ]
     return {
+        "power": markdown(["fault", "smallest found", "largest not found"], smallest),
         "sage": _sage((tables.reports / "zoo/sage_lengths.txt").read_text()),
         "kernels": markdown(["kernel", "package", "dtypes", "label", "error over the rounding floor", "s"], lines),
         "faults": markdown(["fault", "kernels", "found, with its tensor"], faults),
@@ -43,3 +51,9 @@ def _sage(text: str) -> str:
     whole = [error for length, error in errors.items() if length % 128 == 0]
     others = ", ".join(f"{error:.3f} at {length}" for length, error in errors.items() if length % 128)
     return f"{others} tokens from float64, relatively, and {min(whole):.3f} to {max(whole):.3f} at multiples of 128"
+
+
+def _least(rows: pd.DataFrame, found: bool) -> str:
+    """The smallest size of a fault that was found, or the largest that was not."""
+    sizes = rows.loc[rows["found"] == found, "size"]
+    return "" if sizes.empty else f"{sizes.min() if found else sizes.max():.6g}"
