@@ -106,7 +106,8 @@ def _check(name: str, answer: Any, ranks: int) -> None:
 
 
 class Bench:
-    """Observes cases one after another, and keeps the inputs and targets that neighbouring cases share.
+    """Observes cases one after another, and keeps the inputs and targets that neighbouring cases share. A worker's is a
+    `Pipeline`, which makes rows of them.
 
     batched: whether a simulated world computes several ranks in one kernel call where that changes no bit.
     """
@@ -125,7 +126,9 @@ class Bench:
         targets.single_device(case)  # outside the measured stretch; it also warms the kernel up
         shards = shards_of(case, targets)
         repeats = case.options_of("repeats") or {}
-        ran = self.run_ranks(case, shards, Mode(repeat=int(repeats.get("repeat") or 0)))  # ranks in processes count
+        ran = self.run_ranks(
+            case, shards, Mode(repeat=int(repeats.get("repeat") or 0))
+        )  # real ranks count their own changes
         ran = replace(ran, results=compute_device.move_results(ran.results, self.device_of(case)))
         results = blanked(case, ran.results)
         return Observation(case, targets, shards, ran, results, compare(case, targets, results), self)
