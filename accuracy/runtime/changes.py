@@ -49,7 +49,7 @@ class Changes:
     """What is no longer as it was when this was made."""
 
     def __init__(self) -> None:
-        own = [name for name in sys.modules if name.partition(".")[0] == PACKAGE.name]
+        own = [name for name in [*sys.modules] if name.partition(".")[0] == PACKAGE.name]
         holders = [sys.modules[name] for name in (*MODULES, *own) if name in sys.modules]
         self._attributes = [(each, _attributes_of(each)) for each in (*holders, *CLASSES)]
         self._states = self._read()
