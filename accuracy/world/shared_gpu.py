@@ -1,0 +1,266 @@
+"""A backend of torch.distributed with which many processes share one GPU, which NCCL refuses.
+
+Importing this module registers it: `dist.init_process_group("shared_gpu")`. It carries CUDA and CPU tensors. Bytes are
+staged through main memory and travel over gloo, so that moving data is exact in every dtype. The receiving rank adds,
+on the tensors' own device, in an order that is stated (`accuracy.world.sums`).
+
+Every operation starts at once and ends in `wait()`, which writes to the outputs on the stream that is current then, as
+NCCL makes that stream wait. What has been given to a `send` may be written to at once, which NCCL does not allow: this
+backend does not find such a fault. A receive that nobody waits for is never written.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d
+
+from accuracy.world import staged, sums
+from accuracy.world.staged import Work
+
+NAME = "shared_gpu"
+COLLECTIVE, SERIALS = 2**30, 2**20
+"""Tags of messages that belong to collectives begin at the first number, and repeat after so many."""
+
+
+_Group: Any = dist.ProcessGroup  # whose stubs name further forms of every method
+
+
+class SharedGpuGroup(_Group):  # type: ignore[misc]
+    """A group of processes, whatever device their tensors are on; methods as torch.distributed calls them."""
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self.gloo: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
+        self._rank, self._size, self._serial = rank, size, 0
+        self._to_itself: dict[int, list[Tensor]] = {}
+        self._under_way: set[Work] = set()  # gloo forgets a message whose handle is gone
+
+    def rank(self) -> int:
+        """Return this process's rank in the group."""
+        return self._rank
+
+    def size(self) -> int:
+        """Return the number of ranks."""
+        return self._size
+
+    def name(self) -> str:
+        """Return the backend's name."""
+        return NAME
+
+    getBackendName = name  # what torch's C++ code asks for
+
+    @property
+    def group_name(self) -> str:
+        """Return the name under which functional collectives find the group."""
+        return str(distributed_c10d._world.pg_names[self])
+
+    pg_name = group_name
+
+    def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> Work:
+        """Send tensors to a rank, this one included."""
+        sent = [staged.to_host(x) for x in tensors]
+        if to == self._rank:
+            self._to_itself.setdefault(tag, []).extend(sent)
+            return self._work([], lambda: None, [])
+        return self._work([self.gloo.send([x], to, tag) for x in sent if len(x)], lambda: sent.clear(), [])
+
+    def recv(self, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Work:
+        """Receive what a rank has sent, in the order in which it was sent."""
+        received = [staged.empty_for(x) for x in tensors]
+        if source == self._rank:
+            return self._work([], lambda: [staged.write(x, self._to_itself[tag].pop(0)) for x in tensors], tensors)
+        works = [self.gloo.recv([x], source, tag) for x in received if len(x)]
+        return self._work(works, lambda: [*map(staged.write, tensors, received)], tensors)
+
+    def allgather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None) -> Work:
+        """Write every rank's tensor into a list of tensors, one a rank, which may be of unequal sizes."""
+        return self._all([self._gather(each, mine) for each, mine in zip(outputs, inputs, strict=True)], outputs)
+
+    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
+        """Write every rank's tensor into one, behind each other."""
+        return self._all([self._gather(self._cut(output), given)], [output])
+
+    def all_gather_single_coalesced(self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None) -> Work:
+        """As `all_gather_single`, several at once."""
+        pairs = zip(outputs, given, strict=True)
+        return self._all([self._gather(self._cut(output), mine) for output, mine in pairs], outputs)
+
+    def reduce_scatter(self, outputs: Sequence[Tensor], given: Sequence[Sequence[Tensor]], opts: Any = None) -> Work:
+        """Give rank j the sum of all ranks' j-th tensors."""
+        pairs = zip(outputs, given, strict=True)
+        return self._all([self._scatter_sum(output, each, opts) for output, each in pairs], outputs)
+
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
+        """Give rank j the sum of all ranks' j-th slices."""
+        return self._all([self._scatter_sum(output, self._cut(given), opts)], [output])
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None
+    ) -> Work:
+        """As `reduce_scatter_single`, several at once."""
+        pairs = zip(outputs, given, strict=True)
+        return self._all([self._scatter_sum(output, self._cut(mine), opts) for output, mine in pairs], outputs)
+
+    _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced  # of torch 2.11
+    _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
+
+    def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
+        """Put all ranks' sum in the place of each tensor."""
+        return self._all([self._sum_of_all(x, opts) for x in tensors], tensors)
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: Sequence[Tensor], opts: Any) -> Work:
+        """Put all ranks' sum in the place of the root's tensors."""
+        root = opts.rootRank
+        finishes = []
+        for x in tensors:
+            mine, empty = staged.to_host(x), x.new_empty(0)
+            gives = [mine if rank == root else staged.to_host(empty) for rank in range(self._size)]
+            takes = [x if self._rank == root else empty for _ in range(self._size)]
+            write = (
+                partial(self._write_sum, x, root, sums.present(), sums.operation_of(opts))
+                if self._rank == root
+                else _nothing
+            )
+            finishes.append(self._exchange(gives, takes, write))
+        return self._all(finishes, tensors)
+
+    def alltoall(self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None) -> Work:
+        """Send the j-th tensor to rank j; receive one from each."""
+        gives, write = [staged.to_host(x) for x in given], partial(staged.write_each, outputs)
+        return self._all([self._exchange(gives, outputs, write)], outputs)
+
+    def all_to_all_single(
+        self, output: Tensor, given: Tensor, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any = None
+    ) -> Work:
+        """As `alltoall` with rows of one tensor each; splits: how many for each rank, else as many."""
+        return self.alltoall(self._rows(output, output_splits), self._rows(given, input_splits))
+
+    alltoall_base = all_to_all_single
+
+    def broadcast(self, tensors: Sequence[Tensor], opts: Any) -> Work:
+        """Put the root's tensors in the place of all ranks'."""
+        return self._all([self._from_root(x, [x] * self._size, opts.rootRank) for x in tensors], tensors)
+
+    def scatter(self, outputs: Sequence[Tensor], given: Sequence[Sequence[Tensor]], opts: Any) -> Work:
+        """Give rank j the root's j-th tensor."""
+        pairs = zip(outputs, given or [[]] * len(outputs), strict=True)
+        return self._all([self._from_root(output, each, opts.rootRank) for output, each in pairs], outputs)
+
+    def gather(self, outputs: Sequence[Sequence[Tensor]], given: Sequence[Tensor], opts: Any) -> Work:
+        """Give the root every rank's tensor."""
+        pairs, root = zip(outputs or [[]] * len(given), given, strict=True), opts.rootRank
+        is_root = self._rank == root
+        finishes = [
+            self._to_root(mine, each, root, partial(staged.write_each, each) if is_root else _nothing)
+            for each, mine in pairs
+        ]
+        return self._all(finishes, outputs)
+
+    def barrier(self, opts: Any = None) -> Work:
+        """Wait until all ranks have come."""
+        word = torch.zeros(1, dtype=torch.uint8)
+        return self._all([self._exchange([word] * self._size, [word] * self._size, _nothing)], [])
+
+    def _gather(self, outputs: Sequence[Tensor], mine: Tensor) -> Callable[[], object]:
+        return self._exchange([staged.to_host(mine)] * self._size, outputs, partial(staged.write_each, outputs))
+
+    def _scatter_sum(self, output: Tensor, given: Sequence[Tensor], opts: Any) -> Callable[[], object]:
+        write = partial(self._write_sum, output, self._rank, sums.present(), sums.operation_of(opts))
+        return self._exchange([staged.to_host(x) for x in given], [output] * self._size, write)
+
+    def _sum_of_all(self, x: Tensor, opts: Any) -> Callable[[], object]:
+        order, operation = sums.present(), sums.operation_of(opts)
+
+        def write(received: Sequence[Tensor]) -> None:
+            parts = [staged.typed(each, x).flatten() for each in received]
+            length = max(1, -(-x.numel() // self._size))
+            pieces = zip(*(part.split(length) for part in parts), strict=True)
+            summed = [sums.total(piece, owner, order, operation) for owner, piece in enumerate(pieces)]
+            x.data.copy_(torch.cat(summed).view(x.shape))
+
+        return self._exchange([staged.to_host(x)] * self._size, [x] * self._size, write)
+
+    def _write_sum(self, output: Tensor, owner: int, order: str, operation: str, received: Sequence[Tensor]) -> None:
+        output.data.copy_(sums.total([staged.typed(each, output) for each in received], owner, order, operation))
+
+    def _to_root(
+        self, mine: Tensor, takes: Sequence[Tensor], root: int, write: Callable[[Sequence[Tensor]], object]
+    ) -> Callable[[], object]:
+        nothing = mine.new_empty(0)
+        gives = [staged.to_host(mine if rank == root else nothing) for rank in range(self._size)]
+        return self._exchange(gives, takes if self._rank == root else [nothing] * self._size, write)
+
+    def _from_root(self, output: Tensor, given: Sequence[Tensor], root: int) -> Callable[[], object]:
+        nothing = output.new_empty(0)
+        gives = [staged.to_host(each) for each in (given if self._rank == root else [nothing] * self._size)]
+        takes = [output if rank == root else nothing for rank in range(self._size)]
+        return self._exchange(gives, takes, lambda received: staged.write(output, received[root]))
+
+    def _exchange(
+        self, gives: Sequence[Tensor], takes: Sequence[Tensor], write: Callable[[Sequence[Tensor]], object]
+    ) -> Callable[[], object]:
+        """Start to send bytes to every rank and to receive as many from each as its tensor of `takes` has. Return what
+        waits for them and hands them to `write`, by rank."""
+        self._serial += 1
+        tag = COLLECTIVE + self._serial % SERIALS
+        received = [staged.empty_for(x) for x in takes]
+        received[self._rank] = gives[self._rank]
+        works = []
+        for step in range(1, self._size):
+            to, source = (self._rank + step) % self._size, (self._rank - step) % self._size
+            if len(gives[to]):
+                works.append(self.gloo.send([gives[to]], to, tag))
+            if len(received[source]):
+                works.append(self.gloo.recv([received[source]], source, tag))
+
+        def finish() -> None:
+            for work in works:
+                work.wait()
+            write(received)
+
+        return finish
+
+    def _work(self, works: Sequence[dist.Work], write: Callable[[], object], outputs: Any) -> Work:
+        def finish() -> None:
+            for work in works:
+                work.wait()
+            write()
+
+        return self._all([finish], outputs)
+
+    def _all(self, finishes: Sequence[Callable[[], object]], outputs: Any) -> Work:
+        begun = staged.events(outputs)
+
+        def finish() -> None:
+            for event in begun:
+                event.wait()  # the stream that is current now, for what was under way when this began
+            with torch.no_grad():
+                for each in finishes:
+                    each()
+            self._under_way.discard(work)
+
+        work = Work(finish, outputs)
+        self._under_way.add(work)
+        return work
+
+    def _cut(self, x: Tensor) -> list[Tensor]:
+        """As many equal parts as there are ranks."""
+        staged.check(x)
+        return list(x.view(self._size, -1).unbind()) if x.numel() else [x.flatten()] * self._size
+
+    def _rows(self, x: Tensor, splits: Sequence[int]) -> list[Tensor]:
+        return list(x.split(list(splits) or [len(x) // self._size] * self._size))
+
+
+def _nothing(received: Sequence[Tensor]) -> None:
+    """A rank that is given nothing writes nothing."""
+
+
+dist.Backend.register_backend(NAME, SharedGpuGroup, devices=["cpu", "cuda"])
