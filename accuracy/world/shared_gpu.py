@@ -30,7 +30,7 @@ COLLECTIVE, SERIALS = 2**30, 2**20
 _Group: Any = dist.ProcessGroup  # whose stubs name further forms of every method
 
 
-class SharedGpuGroup(_Group):  # type: ignore[misc]
+class SharedGpuGroup(_Group):
     """A group of processes, whatever device their tensors are on; methods as torch.distributed calls them."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
@@ -73,9 +73,10 @@ class SharedGpuGroup(_Group):  # type: ignore[misc]
         """Receive what a rank has sent, in the order in which it was sent."""
         received = [staged.empty_for(x) for x in tensors]
         if source == self._rank:
-            return self._work([], lambda: [staged.write(x, self._to_itself[tag].pop(0)) for x in tensors], tensors)
+            own = self._to_itself.setdefault(tag, [])
+            return self._work([], lambda: staged.write_each(tensors, [own.pop(0) for _ in tensors]), tensors)
         works = [self.gloo.recv([x], source, tag) for x in received if len(x)]
-        return self._work(works, lambda: [*map(staged.write, tensors, received)], tensors)
+        return self._work(works, lambda: staged.write_each(tensors, received), tensors)
 
     def allgather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None) -> Work:
         """Write every rank's tensor into a list of tensors, one a rank, which may be of unequal sizes."""

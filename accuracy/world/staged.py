@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-class Work(dist._Work):  # type: ignore[name-defined, misc]
+class Work(dist._Work):
     """What is under way; `finish` waits for the wire and writes to the outputs, once."""
 
     def __init__(self, finish: Callable[[], object], outputs: Any) -> None:

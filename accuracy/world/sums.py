@@ -1,4 +1,4 @@
-"""In which order do the ranks of one GPU add? All ranks' tensors in, their sum out, in whose dtype each addition rounds.
+"""In which order do the ranks of one GPU add? All ranks' tensors in, their sum out; each addition rounds.
 
 - ring: as NCCL's ring algorithm. Part j of what is summed (of a reduce-scatter the slice of rank j, of an all-reduce
   the j-th of W equal parts) is rank j + 1's, plus rank j + 2's, ..., plus rank j's own.
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
-OPERATIONS = {
+OPERATIONS: dict[str, Any] = {
     "SUM": torch.add, "AVG": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum,
     "BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor,
 }  # fmt: skip
