@@ -100,7 +100,9 @@ def execute(
         TemporaryDirectory(prefix="accuracy-") if output_dir is None else nullcontext(output_dir) as folder,
     ):
         configuration, refused = with_answers(configuration, config) if shared is None else (configuration, [])
-        plans = plan(configuration, devices.free_bytes(device), ranks_here(device) if shared is None else shared.size())
+        ranks = ranks_here(configuration) if shared is None else shared.size()
+        own = None if shared is None else caller.with_own_gpu(shared)
+        plans = plan(configuration, devices.free_bytes(device), ranks, own)
         plans += refused
         if shared is None:
             _must_travel(plans)
@@ -141,8 +143,8 @@ def _on_callers_ranks(
 ) -> list[pd.DataFrame]:  # fmt: skip
     """Take part in what the caller's processes measure together; return the first one's tables."""
     sizes = [each.case.world_size for each in plans if each.unsupported is None]
-    digest = task_of(configuration, folder, plans, group.size()).digest
-    with caller.as_ranks(group, sizes, configuration.device, digest) as ranks:
+    asked = task_of(configuration, folder, plans, group.size())
+    with caller.as_ranks(group, sizes, configuration.device, asked.digest, asked.shared) as ranks:
         task = task_of(configuration, caller.share_folder(folder, ranks), plans, ranks.size, callers=True)
         if ranks.rank > 0:
             rank_loop.follow(task, ranks)

@@ -65,7 +65,8 @@ def _carry_out(
         gc.enable()
     asked = launch is None and not configuration.dry_run
     configuration, refused = with_answers(configuration, config) if asked else (configuration, [])
-    plans = plan(configuration, free, ranks_here(configuration.device) if launch is None else launch.size) + refused
+    ranks = ranks_here(configuration) if launch is None else launch.size
+    plans = plan(configuration, free, ranks, _with_own_gpu(configuration, launch)) + refused
     configuration = replace(configuration, workers=fitting_workers(configuration, plans, free))
     folder = run.folder_of(configuration, config)
     first = launch is None or launch.rank == 0
@@ -101,6 +102,15 @@ def _carry_out(
         return _diagnose(outcome, {each.case.id for each in plans}, verdicts) if named else 0
 
 
+def _with_own_gpu(configuration: "Configuration", launch: processes.Launch | None) -> int | None:
+    """Return how many of the launched processes have a GPU each; None: this machine says it."""
+    if launch is None or configuration.device != "cuda" or configuration.dry_run:
+        return None
+    from accuracy.execute.ranks.rendezvous import with_own_gpu
+
+    return with_own_gpu(launch, must=configuration.share_gpu is False)
+
+
 def _joined(
     configuration: "Configuration", plans: "list[Planned]", folder: Path, launch: processes.Launch | None
 ) -> "Launched | None":
@@ -113,7 +123,7 @@ def _joined(
     from accuracy.execute.ranks.rendezvous import join_launched
 
     task = task_of(configuration, folder, plans, launch.size)
-    launched = Launched(join_launched(launch, task.backend, task.sizes, task.digest), task)
+    launched = Launched(join_launched(launch, task.backend, task.sizes, task.digest, task.shared), task)
     tell(folder, task.seconds)
     if launched.ranks.rank > 0:
         rank_loop.follow(task, launched.ranks)

@@ -32,6 +32,8 @@ ALSO_KEYS = (
     "reruns", "path_a", "path_b",
 )  # fmt: skip
 AUTO_WORKERS, PROCESSORS = 0, -1
+AUTO = "auto"
+SUM_ORDERS = ("ring", "tree", "rank_order")  # of ranks that share a GPU: `accuracy.world.sums`
 MOST_HEADS = 1024  # that an error lists divisors up to
 MOST_THREADS = 256  # on a machine with fewer processors, too: the same digits need as many
 
@@ -59,6 +61,12 @@ def _workers(value: Any) -> int:
     if type(value) is not int or not 1 <= value < 2**31:
         raise ValueError("allowed: a whole number from 1, auto, or processors")
     return value
+
+
+def _share(value: Any) -> bool | None:
+    if value != "auto" and not isinstance(value, bool):
+        raise ValueError("allowed: true, false or auto")
+    return None if value == "auto" else value
 
 
 def _limit(value: Any) -> Any:
@@ -99,6 +107,10 @@ class Configuration:
     batched: bool = True  # all simulated ranks in one kernel call where that changes no bit
     backend: Annotated[str, OneOf("auto", "gloo", "nccl")] = ""  # of torch.distributed; "" in a simulated world
     timeout_seconds: Positive = math.inf  # how long real ranks may take for a case
+    share_gpu: Annotated[bool | None, BeforeValidator(_share)] = (
+        None  # several real ranks on a GPU; None: where it must
+    )
+    sums: Annotated[str, OneOf(AUTO, *SUM_ORDERS)] = AUTO  # in which order these add
 
     KEYS: ClassVar = {  # of fields that are called otherwise in a configuration
         **{f"{key}s": key for key in (
@@ -106,7 +118,8 @@ class Configuration:
         )},
         **{f"reference_{key}": f"reference.{key}" for key in ("folder", "min_seconds", "method")},
         "batched": "world.simulated.batched", "backend": "world.processes.backend",
-        "timeout_seconds": "world.processes.timeout_seconds", "paths_a": "path_a", "paths_b": "path_b",
+        **{key: f"world.processes.{key}" for key in ("timeout_seconds", "share_gpu", "sums")},
+        "paths_a": "path_a", "paths_b": "path_b",
     }  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -117,6 +130,19 @@ class Configuration:
                 f"workers={self.workers}, but world=processes takes the GPUs for the ranks of one case;"
                 " use workers=auto or world=simulated"
             )
+        if self.share_gpu is False and self.sums != AUTO:
+            raise ConfigError(
+                f"world.processes.sums={self.sums}, but share_gpu=false: gloo and NCCL add in orders of their own;"
+                " drop one of the two"
+            )
+
+    def sums_of(self, world_size: int, with_own_gpu: float) -> str:
+        """Return in which order so many ranks add that share a GPU; empty: each has its own. with_own_gpu: how many
+        ranks can have one."""
+        asked = bool(self.share_gpu) or self.sums != AUTO or (self.share_gpu is None and world_size > with_own_gpu)
+        if self.world != "processes" or world_size == 1 or not asked:
+            return ""
+        return SUM_ORDERS[0] if self.sums == AUTO else self.sums
 
 
 def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configuration:

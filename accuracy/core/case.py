@@ -197,13 +197,14 @@ class Case:
     observers: tuple[Part, ...] = ()  # the questions asked beside the errors; they change none of the numbers
     against: Other | None = None  # the path whose results this one's are compared with, too
     inputs_dtype: str = ""  # of 8 bits, to which the inputs are rounded beyond dtype; "": they are not
+    sums: str = ""  # in which order ranks that share a GPU add (`accuracy.world.sums`); "": each has its own device
 
     @property
     def other(self) -> "Case":
         """The case of the path that this one is compared with. Raises ValueError where there is none."""
         if self.against is None:
             raise ValueError("the case is compared with no other path")
-        return replace(self, **vars(self.against), observers=(), against=None)
+        return replace(self, **vars(self.against), observers=(), against=None, sums="")
 
     def options_of(self, observer: str) -> dict[str, Scalar] | None:
         """The options of an observer that the case is asked by; None where it is not."""

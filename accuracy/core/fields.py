@@ -141,6 +141,7 @@ FIELDS = (
     _options("inputs_options", INPUTS, "inputs.{inputs}", lambda case: case.inputs.options_text),
     Field("dtype", DTYPE, lambda case: case.said_dtype, word="dtype"),
     Field("world", WORLD, lambda case: case.world, word="world", default="simulated"),
+    Field("sums", WORLD, lambda case: case.sums, word="world.processes.sums", default=""),
     Field("world_size", WORLD_SIZE, lambda case: case.world_size, "int32", "world_size"),
     Field("sharding", VARIANT, lambda case: case.variant.sharding),
     Field("seed", SEED, lambda case: case.seed, "int64", "seed"),

@@ -121,6 +121,7 @@ def task_of(
         case_seconds=configuration.case_seconds,
         switches=arithmetic.functions_run_with(),
         callers=callers,
+        shared=sorted({each.case.world_size for each in plans if each.case.sums and each.case.world_size in sizes}),
     )
 
 

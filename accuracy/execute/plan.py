@@ -4,6 +4,7 @@ A combination that its parts do not support stays in the plan with the reason, a
 case can use is a mistake that stops the run at once, unless an experiment says `unusable=record` and others are left.
 """
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -54,20 +55,31 @@ def measured(pipeline: Pipeline, each: Planned) -> Measured:
     return pipeline.unsupported(each.case, each.unsupported) if each.unsupported else pipeline.measure(each.case)
 
 
-def ranks_here(device: str) -> int:
-    """Return how many processes a world on this machine can have: one a GPU; on a CPU more than its processors, but no
-    more than it can start and keep in memory."""
-    return torch.cuda.device_count() if device == "cuda" else max(64, 16 * (os.cpu_count() or 1))
+def ranks_here(configuration: Configuration) -> int:
+    """Return how many processes a world on this machine can have: many a GPU, unless each is to have its own; on a CPU
+    more than its processors, but no more than it can start and keep in memory."""
+    if configuration.device == "cuda":
+        return torch.cuda.device_count() * (1 if configuration.share_gpu is False else RANKS_A_GPU)
+    return max(64, 16 * (os.cpu_count() or 1))
 
 
-def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None = None) -> list[Planned]:
+RANKS_A_GPU = 64
+
+
+def plan(
+    configuration: Configuration, free_bytes: int | None, ranks: int | None = None, with_own_gpu: int | None = None
+) -> list[Planned]:
     """Return every case of the grid once; cases that share inputs and reference are neighbours. ranks: how many a
-    world of processes can have; None: as many as are asked for. Raises ConfigError."""
+    world of processes can have; None: as many as are asked for. with_own_gpu: how many of them at most have a GPU
+    each; None: as many as there are here. Raises ConfigError."""
+    if with_own_gpu is None and configuration.device == "cuda":
+        with_own_gpu = torch.cuda.device_count()
     planned: dict[str, Planned] = {}
     asked: dict[Case, Planned] = {}  # what the parts can do is asked once for all seeds
     for grid in (configuration, *configuration.also):
         stop_at_useless_knobs(grid)
         for drawn in cases_of(grid):
+            drawn = replace(drawn, sums=grid.sums_of(drawn.world_size, with_own_gpu or math.inf))
             one = drawn if hasattr(plugins.load(drawn.inputs.source), "unsupported") else replace(drawn, seed=0)
             if one not in asked:
                 asked[one] = _planned(one, free_bytes, ranks)
@@ -161,7 +173,8 @@ def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:
     yield kernel_unsupported(case)
     if case.world == "processes" and ranks is not None and case.world_size > ranks:
         yield (
-            f"{TOO_FEW_RANKS}{ranks} ranks here (one a GPU or launched process; on a CPU 64, or 16 a processor),"
+            f"{TOO_FEW_RANKS}{ranks} ranks here (one a launched process; else {RANKS_A_GPU} a GPU, or one with"
+            " share_gpu=false; on a CPU 64, or 16 a processor),"
             f" not {case.world_size}; lower world_size or use world=simulated"
         )
 

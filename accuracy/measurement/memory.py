@@ -7,6 +7,8 @@ from accuracy.reference import float64
 from accuracy.variant.ring import COPIED_ELEMENTS
 
 FLOAT64 = 8
+RANK_BYTES = 700 * 2**20
+"""Of each rank on a shared GPU beyond its tensors: its CUDA context and libraries."""
 SCORE_COPIES = 10
 """Copies of a score that a kernel keeps: weights, gradients, masks. A cap or a dropout's 64-bit hashes double it."""
 
@@ -21,7 +23,8 @@ def bytes_needed(case: Case) -> int:
         throughout += FLOAT64 * (2 * tensors + 10 * _block(case.problem, float64.BLOCK_ELEMENTS))
     metrics = 6 * max(query, key) * FLOAT64
     stages = _variant_bytes(case), metrics, reference_bytes(case.problem, case.device)
-    return throughout + max(stages)
+    sharing = case.world_size * RANK_BYTES if case.sums and case.device == "cuda" else 0
+    return throughout + max(stages) + sharing
 
 
 def _elements(problem: Problem) -> tuple[int, int]:

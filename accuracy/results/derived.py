@@ -23,7 +23,7 @@ SUMMARIES = {  # of single ranks: each follows from others but for their roundin
 
 _SHAPE = ("batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim", "world_size")
 
-SAID_LATER = ("against",)  # columns that published tables may lack, "" in all of their rows
+SAID_LATER = ("against", "sums")  # columns that published tables may lack, "" in all of their rows
 
 
 def ratio(above: np.ndarray, below: np.ndarray, zero_by_zero: float) -> np.ndarray:

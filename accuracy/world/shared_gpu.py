@@ -5,8 +5,8 @@ staged through main memory and travel over gloo, so that moving data is exact in
 on the tensors' own device, in an order that is stated (`accuracy.world.sums`).
 
 Every operation starts at once and ends in `wait()`, which writes to the outputs on the stream that is current then, as
-NCCL makes that stream wait. What has been given to a `send` may be written to at once, which NCCL does not allow: this
-backend does not find such a fault. A receive that nobody waits for is never written.
+NCCL makes that stream wait. What has been given to `send` must not change before that: over NCCL either bytes may be
+sent, here `wait()` raises. A receive that nobody waits for is never written.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,12 +62,17 @@ class SharedGpuGroup(_Group):
     pg_name = group_name
 
     def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> Work:
-        """Send tensors to a rank, this one included."""
+        """Send tensors to a rank, this one included. Its `wait` raises RuntimeError where they were written to."""
         sent = [staged.to_host(x) for x in tensors]
         if to == self._rank:
             self._to_itself.setdefault(tag, []).extend(sent)
             return self._work([], lambda: None, [])
-        return self._work([self.gloo.send([x], to, tag) for x in sent if len(x)], lambda: sent.clear(), [])
+
+        def check() -> None:
+            if not all(torch.equal(staged.to_host(x), before) for x, before in zip(tensors, sent, strict=True)):
+                raise RuntimeError(f"rank {self._rank} wrote to a tensor on its way, before it waited for its send")
+
+        return self._work([self.gloo.send([x], to, tag) for x in sent if len(x)], check, [])
 
     def recv(self, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Work:
         """Receive what a rank has sent, in the order in which it was sent."""

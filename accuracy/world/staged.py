@@ -29,7 +29,7 @@ class Work(dist._Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether the outputs are written; who asks again and again needs not wait."""
+        """Say whether the outputs are written; who asks again and again needs not wait."""
         if not self._done and not self._helper:
             self._helper = True  # gloo does not say whether a message has come
             threading.Thread(target=self.wait, daemon=True).start()

@@ -39,7 +39,8 @@ def _tree(parts: Sequence[Tensor], owner: int, add: Join) -> Tensor:
 
 
 ORDERS = {"ring": _ring, "tree": _tree, "rank_order": _rank_order}
-_present = "ring"
+DEFAULT = "ring"
+_present = DEFAULT
 
 
 def add_in(order: str) -> None:

@@ -196,7 +196,7 @@ def joined(rendezvous_folder: Path, task: Task) -> Ranks:
     """Return the other ranks. Where one is gone before all have met, this process ends because of it: that one says
     why."""
     try:
-        return rendezvous.join_on_machine(rendezvous_folder, task.backend, task.sizes)
+        return rendezvous.join_on_machine(rendezvous_folder, task.backend, task.sizes, task.shared)
     except RuntimeError as error:
         storage.write_traceback(task.folder, "ranks", traceback_of(error), int(os.environ["RANK"]))
         os._exit(journal.LOST)

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 import torch.distributed as dist
 
 from accuracy.core.errors import ConfigError, RanksEnded
-from accuracy.execute.ranks import messages
+from accuracy.execute.ranks import messages, rendezvous
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.start import launch
+from accuracy.world import shared_gpu
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,16 +35,24 @@ def callers_group(group: dist.ProcessGroup | None, device: str) -> dist.ProcessG
     started = launch(os.environ)
     if group is None and started is not None and not dist.is_initialized():
         if device == "cuda":
-            torch.cuda.set_device(started.local_rank)
-        dist.init_process_group("nccl" if device == "cuda" else "gloo")
+            rendezvous.join_as_default(started)
+        else:
+            dist.init_process_group("gloo")
     if not dist.is_available() or not dist.is_initialized():
         return None
     found = group or dist.group.WORLD
     return None if found is None or dist.get_world_size(found) == 1 else found
 
 
+def with_own_gpu(group: dist.ProcessGroup) -> int:
+    """Return how many of the group's ranks have a device each: all, unless its backend is that of a shared one."""
+    return 1 if dist.get_backend(group) == shared_gpu.NAME else group.size()
+
+
 @contextmanager
-def as_ranks(group: dist.ProcessGroup, sizes: Sequence[int], device: str, plan: str) -> Iterator[Ranks]:
+def as_ranks(
+    group: dist.ProcessGroup, sizes: Sequence[int], device: str, plan: str, shared: Sequence[int] = ()
+) -> Iterator[Ranks]:
     """The processes of a group as ranks, in worlds of these sizes.
 
     Args:
@@ -52,6 +60,7 @@ def as_ranks(group: dist.ProcessGroup, sizes: Sequence[int], device: str, plan: 
         sizes: the numbers of ranks of the cases to come, none above the group's.
         device: `cpu` or `cuda`, where the cases' tensors are.
         plan: a text that is the same on all processes that measure the same cases.
+        shared: the sizes whose ranks share a GPU.
 
     Raises:
         ConfigError: where others do not come within `PATIENCE_SECONDS`, or measure other cases.
@@ -83,7 +92,8 @@ def as_ranks(group: dist.ProcessGroup, sizes: Sequence[int], device: str, plan: 
 
     try:
         control = group_of(len(members), "gloo")
-        yield Ranks(rank, len(members), control, {size: group_of(size, backend) for size in sorted({*sizes})})
+        backends = {size: shared_gpu.NAME if size in shared else backend for size in sorted({*sizes})}
+        yield Ranks(rank, len(members), control, {size: group_of(size, each) for size, each in backends.items()})
     finally:
         for each in made:
             if each is not dist.GroupMember.NON_GROUP_MEMBER:

@@ -92,7 +92,7 @@ def collect(
         sent = [x.detach().contiguous().view(-1).view(torch.uint8) for x in tensors if x is not None]
         _exchange([dist.P2POp(dist.isend, x, group=group, group_peer=0) for x in sent if x.numel()])
         return []
-    where = device_of(group)
+    where = next(x.device for x in tensors if x is not None)
     received = [
         tuple(None if x is None else torch.empty(x[1], dtype=getattr(torch, x[0]), device=where) for x in theirs)
         for theirs in described[1:]

@@ -29,6 +29,7 @@ from accuracy.results import storage
 from accuracy.runtime import arithmetic, device
 from accuracy.runtime.changes import Changes
 from accuracy.simulate.program import Mode, Ran, build_kernel, rank_program
+from accuracy.world import sums
 from accuracy.world.base import Results, Tensors
 from accuracy.world.processes import ProcessesWorld, run_rank
 from accuracy.world.simulated import RankFailed
@@ -52,7 +53,7 @@ class Task:
     simulates the cases of a simulated world; sizes: the world sizes to come; seconds: that real ranks may take for a
     case; threads: of the processor, in each rank that is started here; case_seconds: as configured; switches: of the
     arithmetic that users' functions run with, None: exact; callers: whether the ranks are processes of the caller's
-    own, which are not ended from here."""
+    own, which are not ended from here; shared: the sizes whose ranks share a GPU."""
 
     cases: Sequence[Case]
     pipeline: Pipeline
@@ -64,6 +65,7 @@ class Task:
     case_seconds: float = math.inf
     switches: arithmetic.Switches | None = None
     callers: bool = False
+    shared: Sequence[int] = ()
 
     def end(self, reason: str) -> NoReturn:
         """This rank cannot go on: its launcher starts all ranks anew, or the caller hears of it. Raises RanksEnded."""
@@ -262,6 +264,7 @@ class Rank:
         place[rank] = shards
         kernel = build_kernel(case)
         program = rank_program(case, kernel, place)
+        sums.add_in(case.sums or sums.DEFAULT)
         world = ProcessesWorld(rank, case.world_size, self.ranks.data[case.world_size])
         with device.measured(case.device) as cost, device.poisoned(what == POISON):
             results = run_rank(rank_program(case, kernel, place, self._agree), world)
