@@ -1,0 +1,261 @@
+"""What each rank does in `test_shared_gpu.py`: every operation over the shared backend, beside gloo's own, beside what
+the operation is defined to give, and, of sums, beside a sum in the stated order that shares no code with it."""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from accuracy.world import shared_gpu, staged, sums
+
+DTYPES = (
+    "bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "int64", "uint8", "bool", "complex64",
+)  # fmt: skip
+SUMMED = ("bfloat16", "float16", "float32", "float64", "int64", "float8_e4m3fn")
+ROWS, WIDTH = 3, 5
+Make = Callable[[int, int], Tensor]
+"""A rank's tensor of so many rows."""
+
+
+def made(dtype: torch.dtype, device: str, rank: int, rows: int) -> Tensor:
+    """As unlike in every byte as the dtype allows."""
+    values = torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(rank + 100 * rows), dtype=torch.float64)
+    values = values > 0 if dtype is torch.bool else values if dtype.is_floating_point else 100 * values
+    return values.to(dtype).to(device)
+
+
+def in_bytes(dtype: torch.dtype, rank: int, rows: int) -> Tensor:
+    """The same on a CPU, for a backend that lacks the dtype."""
+    return made(dtype, "cpu", rank, rows).view(torch.uint8)
+
+
+def splits(rank: int, size: int) -> list[int]:
+    """How many rows a rank sends to each: not as many, to some none."""
+    return [(rank + other) % 3 for other in range(size)]
+
+
+def p2p(make: Make, rank: int, size: int, group: dist.ProcessGroup) -> tuple[list[Tensor], list[Tensor]]:
+    here, there = torch.empty_like(make(rank, ROWS)), torch.empty_like(make(rank, 1))
+    after, before = (rank + 1) % size, (rank - 1) % size
+    works = dist.batch_isend_irecv([
+        dist.P2POp(dist.isend, make(rank, ROWS), group=group, group_peer=after),
+        dist.P2POp(dist.isend, make(rank, 1), group=group, group_peer=after),
+        dist.P2POp(dist.irecv, here, group=group, group_peer=before),
+        dist.P2POp(dist.irecv, there, group=group, group_peer=before),
+    ])  # fmt: skip
+    for work in works:
+        work.wait()
+    if rank == 0:
+        dist.send(make(0, 2), group=group, group_dst=1)
+    blocking = torch.empty_like(make(0, 2)) if rank == 1 else make(0, 2)
+    if rank == 1:
+        dist.recv(blocking, group=group, group_src=0)
+    return [here, there, blocking], [make(before, ROWS), make(before, 1), make(0, 2)]
+
+
+def all_gather(make: Make, rank: int, size: int, group: dist.ProcessGroup) -> tuple[list[Tensor], list[Tensor]]:
+    mine, expected = make(rank, ROWS), [make(other, ROWS) for other in range(size)]
+    listed, single = [torch.empty_like(mine) for _ in range(size)], mine.new_empty(size * ROWS, mine.shape[1])
+    works = [
+        dist.all_gather(listed, mine, group=group, async_op=True),
+        dist.all_gather_into_tensor(single, mine, group=group, async_op=True),
+    ]
+    works[1].wait()  # not in the order in which they began
+    works[0].wait()
+    return [*listed, single], [*expected, torch.cat(expected)]
+
+
+def all_to_all(make: Make, rank: int, size: int, group: dist.ProcessGroup) -> tuple[list[Tensor], list[Tensor]]:
+    mine, out = make(rank, size), torch.empty_like(make(rank, size))
+    dist.all_to_all_single(out, mine, group=group)
+    gives, takes = splits(rank, size), [splits(other, size)[rank] for other in range(size)]
+    uneven = mine.new_empty(sum(takes), mine.shape[1])
+    dist.all_to_all_single(uneven, make(rank, sum(gives)), takes, gives, group=group)
+    theirs = [make(other, sum(splits(other, size))).split(splits(other, size))[rank] for other in range(size)]
+    return [out, uneven], [torch.stack([make(other, size)[rank] for other in range(size)]), torch.cat(theirs)]
+
+
+def from_one(make: Make, rank: int, size: int, group: dist.ProcessGroup) -> tuple[list[Tensor], list[Tensor]]:
+    root, mine, scattered = size - 1, make(rank, ROWS), torch.empty_like(make(rank, ROWS))
+    dist.broadcast(mine, group=group, group_src=root)
+    parts = [make(other, ROWS) for other in range(size)] if rank == root else None
+    dist.scatter(scattered, parts, group=group, group_src=root)
+    gathered = [torch.empty_like(mine) for _ in range(size)] if rank == root else None
+    dist.gather(make(rank, ROWS), gathered, group=group, group_dst=root)
+    expected = [make(other, ROWS) for other in range(size)] if rank == root else []
+    return [mine, scattered, *(gathered or [])], [make(root, ROWS), make(rank, ROWS), *expected]
+
+
+MOVES = {"p2p": p2p, "all_gather": all_gather, "all_to_all": all_to_all, "from_one": from_one}
+
+
+def beyond_gloo(make: Make, rank: int, size: int, group: dist.ProcessGroup) -> tuple[list[Tensor], list[Tensor]]:
+    """What gloo has not: a list all-to-all, unequal tensors, one's own messages, functional collectives of a mesh."""
+    outs = [torch.empty_like(make(other, rank + 1)) for other in range(size)]
+    dist.all_to_all(outs, [make(rank, other + 1) for other in range(size)], group=group)
+    unequal = [torch.empty_like(make(other, other + 1)) for other in range(size)]
+    dist.all_gather(unequal, make(rank, rank + 1), group=group)
+    own = torch.empty_like(make(rank, 1))
+    to_itself = [(dist.isend, make(rank, 1)), (dist.irecv, own)]
+    for work in dist.batch_isend_irecv([dist.P2POp(what, x, group=group, group_peer=rank) for what, x in to_itself]):
+        work.wait()
+    mesh, shifted = DeviceMesh.from_group(group, own.device.type), [(other + 1) % size for other in range(size)]
+    found = [
+        functional.all_gather_tensor(make(rank, ROWS), 0, mesh),
+        functional.permute_tensor(make(rank, ROWS).flatten(), shifted, mesh),
+        functional.broadcast(make(rank, ROWS), 1, group),
+        *functional.all_gather_into_tensor_coalesced([make(rank, 1), make(rank, 2)], group),
+    ]
+    several = [torch.cat([make(other, rows) for other in range(size)]) for rows in (1, 2)]
+    expected = [make(other, rank + 1) for other in range(size)] + [make(other, other + 1) for other in range(size)]
+    expected += [make(rank, 1), torch.cat([make(other, ROWS) for other in range(size)]), make((rank - 1) % size, ROWS)]
+    return [*outs, *unequal, own, *map(functional.wait_tensor, found)], [*expected, make(1, ROWS), *several]
+
+
+def in_order(parts: Sequence[Tensor], order: str, owner: int) -> Tensor:
+    """The sum, by hand."""
+
+    def plus(a: Tensor, b: Tensor) -> Tensor:
+        return (a.float() + b.float()).to(a.dtype) if a.element_size() == 1 else a + b
+
+    left, size = list(parts), len(parts)
+    if order == "tree":
+        while len(left) > 1:
+            left = [
+                plus(*left[at : at + 2]) if len(left[at : at + 2]) == 2 else left[at] for at in range(0, len(left), 2)
+            ]
+        return left[0]
+    first = owner + 1 if order == "ring" else 0
+    total = left[first % size]
+    for hop in range(1, size):
+        total = plus(total, left[(first + hop) % size])
+    return total
+
+
+def reductions(
+    make: Make, rank: int, size: int, group: dist.ProcessGroup, order: str
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Every sum; of all ranks' tensors part j, of W equal ones, is of rank j."""
+    sums.add_in(order)
+    whole = [make(other, size) for other in range(size)]
+    expected = [in_order([x[owner] for x in whole], order, owner) for owner in range(size)]
+    mine = whole[rank]
+    every, to_root = mine.clone(), mine.clone()
+    dist.all_reduce(every, group=group)
+    dist.reduce(to_root, group=group, group_dst=0)
+    row, listed = mine.new_empty(1, WIDTH), mine.new_empty(WIDTH)
+    dist.reduce_scatter_tensor(row, mine, group=group)
+    dist.reduce_scatter(listed, list(mine.unbind()), group=group)
+    found = [every, row[0], listed]
+    wanted = [torch.stack(expected), expected[rank], expected[rank]]
+    found += [functional.reduce_scatter_tensor(mine, "sum", 0, group), functional.all_reduce(mine, "sum", group)]
+    wanted += [expected[rank][None], wanted[0]]
+    if rank == 0:
+        found, wanted = [*found, to_root], [*wanted, in_order(whole, order, 0)]
+    return [*map(functional.wait_tensor, found)], wanted
+
+
+def same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    """Whether all bits agree."""
+    pairs = [(x.cpu().contiguous().view(torch.uint8), y.cpu().contiguous().view(torch.uint8))
+             for x, y in zip(found, expected, strict=True)]  # fmt: skip
+    return all(torch.equal(x.view(-1), y.view(-1)) for x, y in pairs)
+
+
+def wrong(rank: int, size: int, device: str) -> list[str]:
+    """What does not give what it should; on the first ranks in a group of their own, too."""
+    groups = {"shared": dist.group.WORLD, "gloo": dist.new_group(backend="gloo"), "two": dist.new_group([0, 1])}
+    found = handles(rank, size, device)
+    for name in DTYPES:
+        dtype = getattr(torch, name)
+        make: Make = partial(made, dtype, device)
+        for operation, run in {**MOVES, "beyond gloo": beyond_gloo}.items():
+            results, expected = run(make, rank, size, groups["shared"])
+            fine = same(results, expected) and all(x.device.type == device for x in results)
+            if operation in MOVES:
+                fine &= same(results, run(partial(in_bytes, dtype), rank, size, groups["gloo"])[0])
+            found += [] if fine else [f"{operation} of {name}"]
+            if rank < 2 and not same(*run(make, rank, 2, groups["two"])):
+                found.append(f"{operation} of {name} in a group of two")
+        for order in sums.ORDERS if name in SUMMED else ():
+            if not same(*reductions(make, rank, size, groups["shared"], order)):
+                found.append(f"{order} of {name}")
+    dist.barrier()
+    return found
+
+
+def handles(rank: int, size: int, device: str) -> list[str]:
+    """Which promises of the handles do not hold."""
+    mine, found = torch.full((4,), rank, device=device), []
+    theirs = torch.empty_like(mine)
+    sent = dist.isend(mine, (rank + 1) % size)
+    mine += 1
+    dist.recv(theirs, (rank - 1) % size)
+    try:
+        sent.wait()
+        found.append("a write to what is on its way is not seen")
+    except RuntimeError as error:
+        found += [] if f"rank {rank} wrote to a tensor on its way" in str(error) else [str(error)]
+    work = dist.all_reduce(mine, async_op=True)
+    deadline = time.monotonic() + 60
+    while not work.is_completed() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    expected = size * (size - 1) // 2 + size  # each has added 1
+    if not (work.is_completed() and work.get_future().value() and mine.tolist() == [expected] * 4):
+        found.append("who asks whether it is done is never told")
+    try:
+        dist.all_reduce(torch.ones(4, 2, device=device).T)
+        found.append("a tensor that is not contiguous is taken, which NCCL refuses")
+    except ValueError:
+        pass
+    return found
+
+
+FAULTS = {
+    "none": (),
+    "a lost byte": (staged, "write", lambda x, received: x.view(-1).data.copy_(
+        torch.cat([received[:-1], received[:1]]).view(x.dtype))),
+    "another order": (sums, "ORDERS", {**sums.ORDERS, "ring": sums.ORDERS["rank_order"]}),
+    "a neighbour's part": (staged, "write_each", lambda outputs, received: [
+        staged.write(x, y) for x, y in zip(outputs, [*received[1:], received[0]], strict=True)]),
+}  # fmt: skip
+
+
+def live(rank: int, size: int, device: str, fault: str, folder: str) -> None:
+    """A rank's life: it writes what is wrong to a file."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", size)
+    dist.init_process_group(shared_gpu.NAME, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=120))
+    try:
+        with mock.patch.object(*FAULTS[fault]) if FAULTS[fault] else mock.MagicMock():
+            found = wrong(rank, size, device)
+    except Exception as error:
+        found = [f"{type(error).__name__}: {error}"]
+    (Path(folder) / f"{rank}").write_text("\n".join(found))
+    os._exit(0)
+
+
+def found_by_ranks(size: int, device: str, fault: str = "none") -> list[set[str]]:
+    """What each of so many ranks found wrong."""
+    context = get_context("forkserver" if device == "cpu" else "spawn")
+    context.set_forkserver_preload(["torch", "accuracy.world.shared_gpu"])
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [context.Process(target=live, args=(rank, size, device, fault, folder)) for rank in range(size)]
+        for each in ranks:
+            each.start()
+        for each in ranks:
+            each.join(150)
+            each.kill()
+        return [{*(Path(folder) / f"{rank}").read_text().splitlines()} for rank in range(size)]
