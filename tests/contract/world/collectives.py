@@ -228,7 +228,8 @@ FAULTS = {
         torch.cat([received[:-1], received[:1]]).view(x.dtype))),
     "another order": (sums, "ORDERS", {**sums.ORDERS, "ring": sums.ORDERS["rank_order"]}),
     "a neighbour's part": (staged, "write_each", lambda outputs, received: [
-        staged.write(x, y) for x, y in zip(outputs, [*received[1:], received[0]], strict=True)]),
+        staged.write(x, y if len(y) == len(z) else z)
+        for x, y, z in zip(outputs, [*received[1:], received[0]], received, strict=True)]),
 }  # fmt: skip
 
 
