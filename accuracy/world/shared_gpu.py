@@ -66,22 +66,25 @@ class SharedGpuGroup(_Group):
         sent = [staged.to_host(x) for x in tensors]
         if to == self._rank:
             self._to_itself.setdefault(tag, []).extend(sent)
-            return self._work([], lambda: None, [])
+            return self._all([], [])
 
-        def check() -> None:
+        works = [self.gloo.send([x], to, tag) for x in sent if len(x)]
+
+        def finish() -> None:
             if not all(torch.equal(staged.to_host(x), before) for x, before in zip(tensors, sent, strict=True)):
                 raise RuntimeError(f"rank {self._rank} wrote to a tensor on its way, before it waited for its send")
+            _wait(works)
 
-        return self._work([self.gloo.send([x], to, tag) for x in sent if len(x)], check, [])
+        return self._all([finish], [])
 
     def recv(self, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Work:
         """Receive what a rank has sent, in the order in which it was sent."""
         received = [staged.empty_for(x) for x in tensors]
         if source == self._rank:
             own = self._to_itself.setdefault(tag, [])
-            return self._work([], lambda: staged.write_each(tensors, [own.pop(0) for _ in tensors]), tensors)
+            return self._all([lambda: staged.write_each(tensors, [own.pop(0) for _ in tensors])], tensors)
         works = [self.gloo.recv([x], source, tag) for x in received if len(x)]
-        return self._work(works, lambda: staged.write_each(tensors, received), tensors)
+        return self._all([lambda: _wait(works), lambda: staged.write_each(tensors, received)], tensors)
 
     def allgather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None) -> Work:
         """Write every rank's tensor into a list of tensors, one a rank, which may be of unequal sizes."""
@@ -227,19 +230,10 @@ class SharedGpuGroup(_Group):
                 works.append(self.gloo.recv([received[source]], source, tag))
 
         def finish() -> None:
-            for work in works:
-                work.wait()
+            _wait(works)
             write(received)
 
         return finish
-
-    def _work(self, works: Sequence[dist.Work], write: Callable[[], object], outputs: Any) -> Work:
-        def finish() -> None:
-            for work in works:
-                work.wait()
-            write()
-
-        return self._all([finish], outputs)
 
     def _all(self, finishes: Sequence[Callable[[], object]], outputs: Any) -> Work:
         begun = staged.events(outputs)
@@ -263,6 +257,11 @@ class SharedGpuGroup(_Group):
 
     def _rows(self, x: Tensor, splits: Sequence[int]) -> list[Tensor]:
         return list(x.split(list(splits) or [len(x) // self._size] * self._size))
+
+
+def _wait(works: Sequence[dist.Work]) -> None:
+    for work in works:
+        work.wait()
 
 
 def _nothing(received: Sequence[Tensor]) -> None:

@@ -147,7 +147,7 @@ def with_own_gpu(launch: Launch, must: bool = False) -> int:
     where they are and have not, and for a rank without any GPU."""
     count = torch.cuda.device_count()  # a scheduler may show a process one GPU
     own = str(torch.cuda.get_device_properties(launch.local_rank % count).uuid) if count else ""
-    with time_limit(2 * START_SECONDS), _found(launch):
+    with _found(launch):
         store = _store(launch)
         store.set(f"gpu/{launch.rank}", f"{socket.gethostname()} {own}")
         texts = [store.get(f"gpu/{rank}").decode() for rank in range(launch.size)]

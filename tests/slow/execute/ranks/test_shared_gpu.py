@@ -1,0 +1,140 @@
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import torch.distributed as dist
+
+import accuracy
+from accuracy.execute.dispatch import measure as measure_plans
+from accuracy.execute.plan import plan
+from accuracy.results import table
+from accuracy.verdict.label import BUGS
+from tests import planting
+from tests.measuring import COSTS, TINY, configuration
+
+pytestmark = pytest.mark.xdist_group("processes")
+SHARED = ("world=processes", "world.processes.share_gpu=true")
+SCHEDULES = ("ring", "zigzag", "striped", "llama3", "double_ring", "ulysses", "usp", "te_all_gather")
+DEVICES = [("cpu", "[1,2,3,4]"), pytest.param("cuda", "[1,2,4,8,16]", marks=pytest.mark.gpu)]
+
+
+def run(folder: Path, *words: str, parts: Path | None = None) -> pd.DataFrame:
+    """Measure into the folder as the command does; its rows."""
+    folder.mkdir()
+    asked = configuration("reference.folder=null", *words, folders=[parts] if parts else [])
+    plans = plan(asked, None)
+    for _ in measure_plans(asked, folder, plans, None, lambda case: None):
+        pass
+    return table.read_results(folder)
+
+
+@pytest.mark.parametrize(("device", "sizes"), DEVICES)
+def test_ranks_that_share_a_device_have_the_simulated_bits(tmp_path: Path, device: str, sizes: str) -> None:
+    """Data movement is exact, and our schedules add by themselves. A GPU is shared without being told: it is one."""
+    told = SHARED if device == "cpu" else SHARED[:1]
+    problem = ("problem.seqlen=192", "problem.heads=16", "problem.heads_kv=16", "problem.head_dim=16")
+    words = (*problem, f"variant=[{','.join(SCHEDULES)}]", f"world_size={sizes}", "dtype=[bfloat16,float32]",
+             "unusable=record", f"device={device}", *told, "+also.again={world:{simulated:{}}}")  # fmt: skip
+    rows = run(tmp_path / "run", *words, *(["kernel=eager"] if device == "cpu" else []))
+    shared = rows["sums"].eq("ring")
+    alone = torch.cuda.device_count() if device == "cuda" else 1
+    assert (shared == (rows["world"].eq("processes") & rows["world_size"].gt(alone))).all()
+    assert set(rows.loc[shared & rows["status"].eq(table.OK), "variant"]) == set(SCHEDULES)
+    order = ["variant", "world_size", "dtype", "tensor", "rank"]
+    both = [
+        rows[rows["world"] == world].drop(columns=[*COSTS, "case_id", "world", "sums"]).sort_values(order)
+        for world in ("processes", "simulated")
+    ]
+    pd.testing.assert_frame_equal(*(each.reset_index(drop=True) for each in both), check_exact=True)
+
+
+FAULTS = {
+    "raises": ("raise ValueError('planted')", "rank 1: ValueError: planted (raises.py:10, in forward)"),
+    "is_killed": ("os.kill(os.getpid(), 9)", "rank 1 was killed by signal 9, twice"),
+    "is_stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "no answer from rank 0 within 6 s"),
+    "hangs": ("time.sleep(600)", "no answer from rank"),
+    "changes_what_it_sends": (
+        "await changed(rank, q)", "rank 1: RuntimeError: rank 1 wrote to a tensor on its way, before it waited",
+    ),
+}  # fmt: skip
+CHANGED = """
+async def changed(rank, q):
+    group = rank.world.group
+    sent = torch.distributed.isend(q, group=group, group_dst=0)
+    q += 1
+    sent.wait()
+"""
+
+
+def test_a_rank_that_fails_on_a_shared_device_costs_its_case_alone(tmp_path: Path) -> None:
+    for name, (statement, _) in FAULTS.items():
+        planting.first(tmp_path / "mine", name, f"if rank.world.rank == 1: {statement}")
+    file = tmp_path / "mine" / "variant" / "changes_what_it_sends.py"
+    file.write_text(file.read_text() + CHANGED)
+    words = (f"variant=[ring,{','.join(FAULTS)},zigzag]", "world_size=3", "world.processes.timeout_seconds=6")
+    rows = run(tmp_path / "run", *TINY, "kernel=eager", *words, *SHARED, parts=tmp_path / "mine")
+    reasons = rows.drop_duplicates("case_id").set_index("variant")["reason"]
+    assert not [name for name, (_, reason) in FAULTS.items() if not reasons[name].startswith(reason)], reasons.to_dict()
+    assert set(rows.loc[rows["status"] == table.OK, "variant"]) == {"ring", "zigzag"}
+
+
+class Gathered(torch.autograd.Function):
+    """All ranks' tokens; backward, the library adds."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group, parts = group, [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, x.contiguous(), group=group)
+        return torch.cat(parts, 1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        parts = [x.contiguous() for x in gradient.chunk(dist.get_world_size(ctx.group), 1)]
+        mine = torch.empty_like(parts[0])
+        dist.reduce_scatter(mine, parts, group=ctx.group)
+        return mine, None
+
+
+def gathering(q, k, v, *, causal=True, softmax_scale=None, group=None, late=0):
+    """Keys and values of all ranks; late: by how many tokens too early the mask lets a query see."""
+    first = dist.get_rank(group) * q.shape[1]
+    keys, values = Gathered.apply(k, group), Gathered.apply(v, group)
+    rows = torch.arange(q.shape[1], device=q.device)[:, None] + first + late
+    mask = (rows >= torch.arange(keys.shape[1], device=q.device)) | (not causal)
+    tensors = (x.transpose(1, 2) for x in (q, keys, values))
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(*tensors, attn_mask=mask, scale=softmax_scale, enable_gqa=True).transpose(1, 2)
+
+
+def wrong_at_8(q, k, v, *, causal=True, softmax_scale=None, group=None):
+    """Right at every other number of ranks."""
+    late = int(dist.get_world_size(group) == 8 and dist.get_rank(group) == 5)
+    return gathering(q, k, v, causal=causal, softmax_scale=softmax_scale, group=group, late=late)
+
+
+def test_a_library_s_sums_are_added_in_the_order_that_the_table_names(tmp_path: Path) -> None:
+    """bfloat16 rounds each addition: of 4 ranks no two orders give the same dk; what moves alone has the same bits."""
+    (tmp_path / "mine.py").write_text(Path(__file__).read_text())
+    words = [*TINY, "kernel=eager", "world_size=4", "dtype=bfloat16", *SHARED]
+    words += ["variant=callable", f"variant.callable.fn={tmp_path}/mine.py:gathering"]
+    found = [run(tmp_path / order, *words, f"world.processes.sums={order}") for order in ("ring", "tree", "rank_order")]
+    rows = pd.concat(found)
+    assert set(rows["status"]) <= {table.OK, table.UNSUPPORTED}
+    assert rows.groupby("sums")["case_id"].nunique().to_dict() == {"ring": 1, "tree": 1, "rank_order": 1}
+    whole = rows[rows["rank"] == table.ALL_RANKS].groupby("tensor")["error_rel"].nunique()
+    assert (whole["out"], whole["dq"], whole["dk"], whole["dv"]) == (1, 1, 3, 3)
+
+
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_fault_that_only_eight_ranks_show_is_found_on_one_gpu(device: str) -> None:
+    small = {"device": device, "seqlen": 128, "heads": 4, "heads_kv": 2, "head_dim": 32, "mask": "causal"}
+    found = accuracy.diagnose({"mine": wrong_at_8}, world_size=8, **small)
+    assert (found.is_bug, found.label in BUGS) == (True, True), found.sentence
+    assert set(found.results.loc[found.results["world_size"] == 8, "sums"]) == {"ring"}
+    assert not accuracy.diagnose({"mine": gathering}, world_size=8, **small).is_bug
+    rows = accuracy.measure({"mine": wrong_at_8}, world_size=16, **small)
+    assert set(rows.loc[rows["rank"] == 15, "status"]) == {table.OK, table.UNSUPPORTED}
+    default = accuracy.diagnose({"mine": wrong_at_8}, **small)
+    assert {1, 2, 3, 4} == {*default.results.loc[default.results["status"] == table.OK, "world_size"]}
+    assert not default.is_bug
