@@ -1,0 +1,61 @@
+"""What many_ranks claims of published packages at 2 to 32 real ranks, checked against its table."""
+
+import numpy as np
+import pandas as pd
+
+from accuracy.results.claim import Claim, largest_below, over_ranks
+
+ROUNDED = ("out", "dq", "dk", "dv")
+FLOAT32_SUMS = (
+    "ring_flash_attn_ring", "ring_flash_attn_zigzag", "ring_flash_attn_stripe", "ring_flash_attn_llama3_ring",
+    "yunchang_ring", "yunchang_zigzag", "yunchang_stripe", "yunchang_hybrid", "torch_context_parallel_allgather",
+    "torch_context_parallel_alltoall_balanced", "torch_context_parallel_public",
+)  # fmt: skip
+TWINS = {
+    "transformer_engine_all_gather": "te_all_gather", "ring_flash_attn_ring": "ring",
+    "ring_flash_attn_zigzag": "zigzag", "ring_flash_attn_llama3": "llama3",
+}  # fmt: skip
+
+
+def claims(results: pd.DataFrame) -> list[Claim]:
+    rows = results[(results["status"] == "ok") & results["tensor"].isin(ROUNDED)]
+    rows = rows[(rows["heads_kv"] == rows["heads"]) & (rows["mask"] == "causal")]
+    ranks = rows[rows["rank"] >= 0]
+    kept = ranks[ranks["variant"].isin(FLOAT32_SUMS)]
+    a2a = rows[(rows["rank"] == -1) & rows["variant"].isin(("transformer_engine_a2a", "yunchang_ulysses"))]
+    return [
+        _near_twin(ranks),
+        *(_same(rows, package, twin) for package, twin in TWINS.items()),
+        largest_below("What exchanges heads is within 0.2% of single device.", a2a, 1.002),
+        largest_below("Packages with float32 sums stay below 1.5 times single device on every rank.", kept, 1.5),
+        _grows(ranks),
+    ]
+
+
+def _near_twin(ranks: pd.DataFrame) -> Claim:
+    worst = over_ranks(ranks, "max").groupby(["variant", "world_size", "tensor"])["x_single_device"].mean()
+    own, twin = (worst.get(name, pd.Series(dtype=float)) for name in ("transformer_engine_p2p", "te_p2p"))
+    apart = (own / twin - 1).abs().dropna() if len(own) and len(twin) else pd.Series(dtype=float)
+    text = "TransformerEngine's ring has its twin's error on the worst rank within 1%, at every number of ranks."
+    return Claim(text, bool(len(apart) and apart.max() < 0.01), f"{apart.max():.2%}" if len(apart) else "not measured")
+
+
+def _same(rows: pd.DataFrame, package: str, twin: str) -> Claim:
+    keys = ["world_size", "seed", "tensor", "rank"]
+    both = rows[rows["variant"] == package].merge(rows[rows["variant"] == twin], on=keys)
+    differ = int((both["error_rel_x"] != both["error_rel_y"]).sum())
+    text = f"{package} has {twin}'s error in every digit."
+    return Claim(text, bool(len(both)) and not differ, f"{differ} of {len(both)} rows differ")
+
+
+def _grows(ranks: pd.DataFrame) -> Claim:
+    names = ("transformer_engine_p2p", "transformer_engine_all_gather", "ring_flash_attn_llama3")
+    worst = over_ranks(ranks[ranks["variant"].isin(names) & (ranks["tensor"] == "dk")], "max")
+    found = {}
+    for name, group in worst[worst["world_size"] >= 8].groupby("variant"):
+        mean = group.groupby("world_size")["x_single_device"].mean()
+        if len(mean) > 1:
+            found[name] = float(np.polyfit(np.log(mean.index), np.log(mean), 1)[0])
+    fine = len(found) == len(names) and all(0.3 < power < 0.65 for power in found.values())
+    text = "Where 16 bits are kept or added, dk grows as a power of 0.3 to 0.65 of the ranks from 8 on."
+    return Claim(text, fine, ", ".join(f"{name} {power:.2f}" for name, power in found.items()) or "not measured")
