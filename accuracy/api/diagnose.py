@@ -57,8 +57,8 @@ def diagnose(
     arithmetic: what a function may compute its products in where that is coarser than the dtype: `float32` (nothing
     coarser than float32), `tf32` ...; None: the diagnosis finds out, says so, and holds the function to that.
 
-    A function that shares its work (it takes a group) is measured on 1, 2, 3 and 4 ranks, which are started here; on
-    GPUs as many as there are. Under torchrun, or in a process group of the caller's, every process calls this, and the
+    A function that shares its work (it takes a group) is measured on 1, 2, 3 and 4 ranks, which are started here,
+    also several on one GPU. Under torchrun, or in a process group of the caller's, every process calls this, and the
     function runs on these processes. Where one rank alone could be had, the label is `one_rank`; world_size=1 says that
     one rank is meant.
 

@@ -67,7 +67,8 @@ def _completed(path: NamedPath) -> NamedPath:
 
 
 def _backend(configuration: Configuration, device: str) -> str:
-    """Return what carries tensors between real ranks: gloo on CPUs and nccl on GPUs, and nothing else serves."""
+    """Return what carries tensors between real ranks: gloo on CPUs and nccl on GPUs. Ranks that share a GPU
+    have another one (`accuracy.world.shared_gpu`)."""
     if configuration.world != "processes":
         return ""
     word, fitting = configuration.backend, "nccl" if device == "cuda" else "gloo"

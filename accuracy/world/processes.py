@@ -1,5 +1,5 @@
-"""One process a rank over torch.distributed: gloo on CPUs, NCCL on GPUs. Summation orders are fixed by this file, not
-by the backend, so that both worlds agree bit for bit."""
+"""One process a rank over torch.distributed: gloo on CPUs, NCCL on GPUs, `shared_gpu` where several ranks have one.
+Summation orders are fixed by this file, not by the backend, so that both worlds agree bit for bit."""
 
 import os
 import sys

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import distributed_c10d
 
 from accuracy.world import staged, sums
 from accuracy.world.staged import Work
@@ -36,7 +35,7 @@ class SharedGpuGroup(_Group):
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self.gloo: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
-        self._rank, self._size, self._serial = rank, size, 0
+        self._rank, self._size, self._serial, self._name = rank, size, 0, ""
         self._to_itself: dict[int, list[Tensor]] = {}
         self._under_way: set[Work] = set()  # gloo forgets a message whose handle is gone
 
@@ -54,10 +53,13 @@ class SharedGpuGroup(_Group):
 
     getBackendName = name  # what torch's C++ code asks for
 
+    def _set_group_name(self, name: str) -> None:
+        self._name = name  # torch asks for it after it has forgotten the group, too
+
     @property
     def group_name(self) -> str:
         """Return the name under which functional collectives find the group."""
-        return str(distributed_c10d._world.pg_names[self])
+        return self._name
 
     pg_name = group_name
 

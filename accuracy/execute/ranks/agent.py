@@ -212,6 +212,8 @@ def rank_process(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     start.end_with_parent(journal.LOST)
     own_process.begin()
+    if task.shared:  # each rank compiles for itself: pools of compilers would be too many
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     gc.freeze()
     try:
         arithmetic.make_exact()

@@ -1,4 +1,6 @@
+import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -6,12 +8,16 @@ import torch
 import torch.distributed as dist
 
 import accuracy
+from accuracy.core.errors import ConfigError
 from accuracy.execute.dispatch import measure as measure_plans
 from accuracy.execute.plan import plan
+from accuracy.execute.ranks import rendezvous
+from accuracy.execute.start import Launch
 from accuracy.results import table
 from accuracy.verdict.label import BUGS
 from tests import planting
 from tests.measuring import COSTS, TINY, configuration
+from tests.processes import python
 
 pytestmark = pytest.mark.xdist_group("processes")
 SHARED = ("world=processes", "world.processes.share_gpu=true")
@@ -105,6 +111,74 @@ def gathering(q, k, v, *, causal=True, softmax_scale=None, group=None, late=0):
     tensors = (x.transpose(1, 2) for x in (q, keys, values))
     attend = torch.nn.functional.scaled_dot_product_attention
     return attend(*tensors, attn_mask=mask, scale=softmax_scale, enable_gqa=True).transpose(1, 2)
+
+
+def test_ranks_share_where_there_are_more_than_gpus_unless_told() -> None:
+    """A case of ranks that share is another case: its sums have an order."""
+
+    def orders(*words: str, with_own_gpu: int = 2) -> dict[int, str]:
+        asked = configuration(*TINY, "kernel=eager", "variant=ring", "world_size=[1,2,4]", "device=cpu", *words)
+        plans = plan(asked, None, None, with_own_gpu)
+        assert len({each.case.id for each in plans}) == 3
+        return {each.case.world_size: each.case.sums for each in plans}
+
+    real, apart = "world=processes", {1: "", 2: "", 4: ""}
+    assert orders(real) == {1: "", 2: "", 4: "ring"}
+    assert orders(real, with_own_gpu=4) == orders("world=simulated") == apart
+    assert orders(real, "world.processes.share_gpu=false") == apart
+    assert orders(*SHARED, with_own_gpu=4) == {1: "", 2: "ring", 4: "ring"}
+    assert orders(real, "world.processes.sums=tree", with_own_gpu=4) == {1: "", 2: "tree", 4: "tree"}
+
+
+def test_launched_processes_find_out_which_of_them_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of four have GPU b; on another machine it is another GPU, and a scheduler may show each process one."""
+    host = socket.gethostname()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid="a"))
+
+    def found(*others: str, must: bool = False) -> int:
+        store = dist.HashStore()
+        monkeypatch.setattr(rendezvous, "_store", lambda launch: store)
+        for rank, text in enumerate(others, 1):
+            store.set(f"gpu/{rank}", text)
+        return rendezvous.with_own_gpu(Launch("srun", 0, 1 + len(others), 0, "here", 1), must)
+
+    assert found(f"{host} b", f"{host} b", f"{host} c") == 2
+    assert found(f"{host} b", "other b", "other a", must=True) == 4
+    with pytest.raises(ConfigError, match=f"ranks 1 and 2 on {host} share a GPU; .* drop world.processes.share_gpu"):
+        found(f"{host} b", f"{host} b", must=True)
+    with pytest.raises(ConfigError, match="rank 1 on other has no GPU"):
+        found("other ")
+
+
+CALLER = """
+import os, sys, torch, torch.distributed as dist
+import accuracy
+import accuracy.world.shared_gpu
+from mine import gathering
+
+torch.set_num_threads(1)
+if sys.argv[1] == "cpu":
+    dist.init_process_group("shared_gpu")
+rows = accuracy.measure({"mine": gathering}, world_size=[1, 2, 4], device=sys.argv[1], seqlen=64, heads=4, heads_kv=2,
+                        head_dim=16)
+if os.environ["RANK"] == "3":
+    print(rows.groupby("world_size")["sums"].unique().map(list).to_dict(), set(rows["status"]))
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_caller_s_processes_share_a_device(tmp_path: Path, device: str) -> None:
+    """Under torchrun, whose processes share the machine's one GPU without being told."""
+    if torch.cuda.device_count() > 1:
+        pytest.skip("has a GPU for more than one rank")
+    (tmp_path / "mine.py").write_text(Path(__file__).read_text())
+    (tmp_path / "script.py").write_text(CALLER)
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "script.py", device)
+    done = python(*words, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = f"{{1: [''], 2: ['ring'], 4: ['ring']}} { ({table.OK, table.UNSUPPORTED}) }"
+    assert done.stdout.strip() in (said, said.replace("'ok', 'unsupported'", "'unsupported', 'ok'"))
 
 
 def wrong_at_8(q, k, v, *, causal=True, softmax_scale=None, group=None):
