@@ -55,6 +55,33 @@ def test_ranks_that_share_a_device_have_the_simulated_bits(tmp_path: Path, devic
     pd.testing.assert_frame_equal(*(each.reset_index(drop=True) for each in both), check_exact=True)
 
 
+PACKAGES = (
+    "ring_flash_attn_ring", "ring_flash_attn_zigzag", "ring_flash_attn_llama3", "yunchang_zigzag", "ringmaster_zigzag",
+    "transformer_engine_p2p", "transformer_engine_all_gather", "transformer_engine_a2a",
+    "torch_context_parallel_alltoall", "torch_flex_context_parallel_balanced",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_packages_have_the_digits_that_they_have_over_gloo_and_nccl(tmp_path: Path, device: str) -> None:
+    """Of two ranks no sum has another order."""
+    if device == "cuda" and torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    words = ["problem.seqlen=256", "problem.heads=4", "problem.heads_kv=4", "problem.head_dim=32", f"device={device}"]
+    words += [f"variant=[{','.join(PACKAGES)}]", "world_size=2", "dtype=bfloat16", "unusable=record", SHARED[0]]
+    words += ["kernel=eager"] if device == "cpu" else ["kernel=[flash_attn,flex_attention]"]
+    shared, apart = (
+        run(tmp_path / said, *words, f"world.processes.share_gpu={said}").drop(columns=[*COSTS, "case_id", "sums"])
+        for said in ("true", "false")
+    )
+    order = ["variant", "kernel", "tensor", "rank"]
+    assert (shared["status"] == table.OK).any()
+    assert not (shared["status"] == table.FAILED).any()
+    pd.testing.assert_frame_equal(
+        *(each.sort_values(order, ignore_index=True) for each in (shared, apart)), check_exact=True
+    )
+
+
 FAULTS = {
     "raises": ("raise ValueError('planted')", "rank 1: ValueError: planted (raises.py:10, in forward)"),
     "is_killed": ("os.kill(os.getpid(), 9)", "rank 1 was killed by signal 9, twice"),
