@@ -227,15 +227,19 @@ def test_a_library_s_sums_are_added_in_the_order_that_the_table_names(tmp_path: 
     assert (whole["out"], whole["dq"], whole["dk"], whole["dv"]) == (1, 1, 3, 3)
 
 
-@pytest.mark.parametrize("device", [pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_fault_that_only_eight_ranks_show_is_found_on_one_gpu(device: str) -> None:
-    small = {"device": device, "seqlen": 128, "heads": 4, "heads_kv": 2, "head_dim": 32, "mask": "causal"}
-    found = accuracy.diagnose({"mine": wrong_at_8}, world_size=8, **small)
+ON_A_GPU = {"device": "cuda", "seqlen": 128, "heads": 4, "heads_kv": 2, "head_dim": 32, "mask": "causal"}
+
+
+@pytest.mark.gpu
+def test_a_fault_that_only_eight_ranks_show_is_found_on_one_gpu() -> None:
+    found = accuracy.diagnose({"mine": wrong_at_8}, world_size=8, **ON_A_GPU)
     assert (found.is_bug, found.label in BUGS) == (True, True), found.sentence
-    assert set(found.results.loc[found.results["world_size"] == 8, "sums"]) == {"ring"}
-    assert not accuracy.diagnose({"mine": gathering}, world_size=8, **small).is_bug
-    rows = accuracy.measure({"mine": wrong_at_8}, world_size=16, **small)
+
+
+@pytest.mark.gpu
+def test_a_diagnosis_has_one_to_four_ranks_on_one_gpu_and_calls_a_healthy_function_no_bug() -> None:
+    found = accuracy.diagnose({"mine": wrong_at_8}, **ON_A_GPU)
+    assert {1, 2, 3, 4} == {*found.results.loc[found.results["status"] == table.OK, "world_size"]}
+    assert not found.is_bug, found.sentence
+    rows = accuracy.measure({"mine": gathering}, world_size=16, **ON_A_GPU)
     assert set(rows.loc[rows["rank"] == 15, "status"]) == {table.OK, table.UNSUPPORTED}
-    default = accuracy.diagnose({"mine": wrong_at_8}, **small)
-    assert {1, 2, 3, 4} == {*default.results.loc[default.results["status"] == table.OK, "world_size"]}
-    assert not default.is_bug
