@@ -69,7 +69,8 @@ def _run_application(arguments: list[str], launch: Launch | None) -> int:
     try:
         parser = get_args_parser()
         parser.error = refuse  # type: ignore[method-assign]  # Hydra's own answer is its usage, many lines long
-        parser.parse_args(arguments)
+        words = parser.parse_intermixed_args(arguments).overrides
+        arguments = [*(each for each in arguments if each not in words), *words]  # Hydra takes flags first
         _check_choices(arguments)
         listing.check_sizes(listing.folders_of(arguments))
         if launch is None and sweep.is_sweep(arguments):

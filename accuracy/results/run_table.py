@@ -19,21 +19,20 @@ from accuracy.core.dtype import DTYPES
 from accuracy.core.errors import ConfigError, IncompleteRun, printable
 from accuracy.results import completeness, storage, table
 from accuracy.results.completeness import Fault
-from accuracy.results.derived import RATIOS, with_derived
+from accuracy.results.derived import RATIOS, SAID_LATER, with_derived
 
 MOST_JSON_BYTES = 32 * 2**20
 MOST_TABLE_BYTES = 512 * 2**20
 MOST_ROWS = 5_000_000
 MOST_SIZE = 2**40  # of a whole number that counts tokens, heads, ranks
 MOST_TEXT = 2000  # letters of a text in a table; options and reasons are the longest
-LATER = fields.names(fields.PATH)  # columns that published baselines may lack
 _NO_TEXTS = ("code", "reference")  # how a row came about
 TEXTS = [field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name not in _NO_TEXTS]
 _COUNTS = [each for each in fields.COLUMNS if each.type.startswith("int")]
 SIZES = tuple(each.name for each in _COUNTS if each.role != fields.SEED)
 NUMBERS = ("error_rel", "error_rms", "error_max", "single_device_rel", "floor_rel")
 _EVERY = dict.fromkeys((*TEXTS, *fields.names(), "rank", "nonfinite", *NUMBERS))
-REQUIRED = [name for name in _EVERY if name not in LATER]
+REQUIRED = [name for name in _EVERY if name not in SAID_LATER]
 ALLOWED = {"status": (table.OK, table.UNSUPPORTED, table.FAILED), "dtype": tuple(DTYPES)}
 ENTRIES = (("experiment", str), ("cases", list), ("fingerprint", dict), ("provenance", dict))
 
@@ -93,7 +92,7 @@ def of_table(
         if faults and faults[0].text != completeness.NO_PLAN:
             raise IncompleteRun(f"{folder}: {faults[0].name} {faults[0].text}; {fault}")
         raise ConfigError(f"{folder}: {fault}; its table is damaged")
-    results = results.astype(dict.fromkeys((*SIZES, "seed", "rank"), "int64") | dict.fromkeys(LATER, "object"))
+    results = results.astype(dict.fromkeys((*SIZES, "seed", "rank"), "int64") | dict.fromkeys(SAID_LATER, "object"))
     return RunTable(folder, about, results.fillna({name: "" for name in TEXTS if name != "tensor"}), faults)
 
 

@@ -93,8 +93,9 @@ def _attributes_of(holder: Any) -> dict[str, Any]:
 def _is_torch_s(value: Any) -> bool:
     """Whether a function was written in Python in a private module of torch, or a class anywhere in it:
     `torch.Storage` goes with the default dtype."""
-    private = "torch._" if isinstance(value, FunctionType) else "torch"
-    return isinstance(value, FunctionType | type) and str(value.__module__).startswith(private)
+    if isinstance(value, FunctionType):
+        return str(value.__globals__.get("__name__")).startswith("torch._")  # a wrapper has its function's __module__
+    return isinstance(value, type) and str(value.__module__).startswith("torch")
 
 
 def _name_of(holder: Any) -> str:

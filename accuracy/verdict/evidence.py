@@ -26,6 +26,7 @@ from accuracy.core.dtype import (
 )
 from accuracy.core.fields import pairs_of
 from accuracy.core.quantisation import unit_roundoff, wire_roundoff
+from accuracy.results.derived import SAID_LATER
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, RERUN_COUNTS
 from accuracy.verdict import inside
 from accuracy.verdict.rows import KERNEL, Rows, columns_of, combinations, typical
@@ -198,7 +199,7 @@ def extent(setting: Mapping[str, Any], tensor: str, ranks: np.ndarray) -> tuple[
 
 def gather(results: pd.DataFrame) -> list[Evidence]:
     """Every tensor of every subject of the table, in the table's order; a subject without numbers has them too."""
-    table = results.assign(against=results["against"].fillna(""))  # older tables have none, groups lose what is null
+    table = results.assign(**{name: results[name].fillna("") for name in SAID_LATER})  # groups lose what is null
     table = table.assign(subject=combinations(table, SUBJECT), setting=combinations(table, _SETTING))
     lse = table[(table["tensor"] == "lse") & (table["rank"] == ALL_RANKS)].drop_duplicates("case_id")
     lse_rms = table["case_id"].map(lse.set_index("case_id")["reference_rms"])  # of each row's case; NaN: there is none

@@ -66,7 +66,7 @@ MISTAKES = {  # words, and what the line must contain
     # a sweep's second job
     "-m variant=ring,nope": ("variant 'nope' is unknown; allowed: bpt, ",),
     "--multirun variant=ring seed=0,-1": ("seed=-1; allowed: greater than or equal to 0",),
-    "dtype=[]": ("dtype=[]; give one value or a list of values",),
+    "dtype=[]": ("dtype=[]; [] holds none; give one value or a list of values",),
     "variant=[]": ("configuration key 'variant' has no value; give one",),
     "kernel=null": ("must be a string or a list", "--help"),
     # syntax

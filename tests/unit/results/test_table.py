@@ -20,7 +20,7 @@ STABLE_COLUMNS = {
 
 
 def row(case_id: str, status: str = table.OK, **columns: Any) -> dict[str, Any]:
-    usual = {"reason": "", "code": "c0de", "rank": -1, "softcap": 0.0, "against": ""}
+    usual = {"reason": "", "code": "c0de", "rank": -1, "softcap": 0.0, "against": "", "sums": ""}
     return {"case_id": case_id, "status": status, **usual, **columns}
 
 

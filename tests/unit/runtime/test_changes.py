@@ -54,6 +54,6 @@ def test_a_changed_state_is_named(name: str) -> None:
 def test_new_names_and_what_the_compiler_puts_in_place_are_no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     before = Changes()
     monkeypatch.setattr(torch, "a_name_of_nobody", other, raising=False)
-    monkeypatch.setattr(other, "__module__", "torch._dynamo.variables.nn_module")
-    monkeypatch.setattr(torch.nn.Module, "__init__", other)
+    monkeypatch.setattr(torch, "manual_seed", torch._disable_dynamo(torch.manual_seed))  # as torch._dynamo's import
+    assert torch.manual_seed.__module__ == "torch.random"
     assert before.names() == []
