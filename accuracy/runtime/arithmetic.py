@@ -217,31 +217,35 @@ def _set_attention_backends(values: tuple[bool, ...]) -> None:
         setter(enabled)
 
 
-SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_default_device, lambda device: torch.set_default_device(None if device.type == "cpu" else device)),
-    (torch.is_grad_enabled, torch.set_grad_enabled),
-    (torch.get_num_threads, torch.set_num_threads),
-    (_deterministic, _set_deterministic),
-    *(
-        (partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device))
-        for device in ("cpu", "cuda")
+SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "torch's default device": (
+        torch.get_default_device, lambda device: torch.set_default_device(None if device.type == "cpu" else device),
     ),
-    (_attention_backends, _set_attention_backends),
-    (switches, set_switches),
-    (_folder, lambda folder: os.chdir(folder) if folder else None),
-)
+    "whether gradients are recorded": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "the number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "deterministic algorithms": (_deterministic, _set_deterministic),
+    **{
+        f"autocast on {device}": (
+            partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device),
+        )
+        for device in ("cpu", "cuda")
+    },
+    "torch's attention backends": (_attention_backends, _set_attention_backends),
+    "TF32 and reduced sums": (switches, set_switches),
+    "the current folder": (_folder, lambda folder: os.chdir(folder) if folder else None),
+}  # fmt: skip
 """How each of torch's settings that change numbers, and the current folder, is read and set."""
 
 
 @contextmanager
 def settings_restored() -> Iterator[None]:
     """`SETTINGS` are afterwards as before."""
-    before = [get() for get, _ in SETTINGS]
+    before = [get() for get, _ in SETTINGS.values()]
     try:
         yield
     finally:
-        for (get, put), value in zip(SETTINGS, before, strict=True):
+        for (get, put), value in zip(SETTINGS.values(), before, strict=True):
             if get() != value:
                 put(value)
 

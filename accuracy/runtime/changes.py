@@ -30,7 +30,7 @@ def _hooks() -> tuple[int, ...]:
 
 
 STATES: dict[str, Callable[[], Any]] = {
-    "torch's switches and settings": lambda: [get() for get, _ in SETTINGS],
+    **{name: get for name, (get, _) in SETTINGS.items()},
     "a torch function mode": torch._C._len_torch_function_stack,
     "a torch dispatch mode": torch._C._len_torch_dispatch_stack,
     "inference mode": torch.is_inference_mode_enabled,

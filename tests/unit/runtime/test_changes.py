@@ -22,7 +22,7 @@ REPLACED: dict[str, tuple[Any, str]] = {
     "accuracy.runtime.changes.told": (changes, "told"),
 }
 STATES: dict[str, Callable[[bool], Any]] = {
-    "torch's switches and settings": lambda on: torch.set_default_dtype(torch.float64 if on else torch.float32),
+    "torch's default dtype": lambda on: torch.set_default_dtype(torch.float64 if on else torch.float32),
     "numbers below the normal ones": torch.set_flush_denormal,
     "anomaly detection": torch.autograd.set_detect_anomaly,
 }
