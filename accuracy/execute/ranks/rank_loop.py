@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+
 from accuracy.core.case import Case, digest
 from accuracy.core.errors import NotShared, located, traceback_of
 from accuracy.core.own_process import end_if_forked, is_one, raised_by_functions
@@ -148,6 +150,7 @@ class Rank:
         self.task, self.ranks, self.pipeline = task, ranks, task.pipeline
         self._simulate, self.pipeline.run_ranks = self.pipeline.run_ranks, self.run_all
         self._changes, self._changed = Changes(), set[str]()
+        self._threads = torch.get_num_threads()
         self.number = -1  # of the case
         self._drawn_for: object = None
         self._agreed = self._all_come = False
@@ -201,7 +204,8 @@ class Rank:
         what = MODES.index(replace(mode, repeat=0))
         journal.note(self.task.folder, "ranks", self.case.id)
         self.tell(self.number, what)
-        every, results = self.take_part(what, shards[0])
+        with arithmetic.computing_with(self._threads, "cpu"):  # as all ranks, whatever the comparison takes
+            every, results = self.take_part(what, shards[0])
         journal.note(self.task.folder, "alone", self.case.id)
         self._changed.update(*(part["changed"] for part in every))
         for rank, part in enumerate(every):
