@@ -65,7 +65,7 @@ class SharedGpuGroup(_Group):
 
     def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> Work:
         """Send tensors to a rank, this one included. Its `wait` raises RuntimeError where they were written to."""
-        sent = [staged.to_host(x) for x in tensors]
+        sent = staged.to_host_each(tensors)
         if to == self._rank:
             self._to_itself.setdefault(tag, []).extend(sent)
             return self._all([], [])
@@ -73,7 +73,7 @@ class SharedGpuGroup(_Group):
         works = [self.gloo.send([x], to, tag) for x in sent if len(x)]
 
         def finish() -> None:
-            if not all(torch.equal(staged.to_host(x), before) for x, before in zip(tensors, sent, strict=True)):
+            if not all(map(torch.equal, staged.to_host_each(tensors), sent)):
                 raise RuntimeError(f"rank {self._rank} wrote to a tensor on its way, before it waited for its send")
             _wait(works)
 
@@ -81,7 +81,7 @@ class SharedGpuGroup(_Group):
 
     def recv(self, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Work:
         """Receive what a rank has sent, in the order in which it was sent."""
-        received = [staged.empty_for(x) for x in tensors]
+        received = staged.empty_for(tensors)
         if source == self._rank:
             own = self._to_itself.setdefault(tag, [])
             return self._all([lambda: staged.write_each(tensors, [own.pop(0) for _ in tensors])], tensors)
@@ -144,7 +144,7 @@ class SharedGpuGroup(_Group):
 
     def alltoall(self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None) -> Work:
         """Send the j-th tensor to rank j; receive one from each."""
-        gives, write = [staged.to_host(x) for x in given], partial(staged.write_each, outputs)
+        gives, write = staged.to_host_each(given), partial(staged.write_each, outputs)
         return self._all([self._exchange(gives, outputs, write)], outputs)
 
     def all_to_all_single(
@@ -184,13 +184,13 @@ class SharedGpuGroup(_Group):
 
     def _scatter_sum(self, output: Tensor, given: Sequence[Tensor], opts: Any) -> Callable[[], object]:
         write = partial(self._write_sum, output, self._rank, sums.present(), sums.operation_of(opts))
-        return self._exchange([staged.to_host(x) for x in given], [output] * self._size, write)
+        return self._exchange(staged.to_host_each(given), [output] * self._size, write)
 
     def _sum_of_all(self, x: Tensor, opts: Any) -> Callable[[], object]:
         order, operation = sums.present(), sums.operation_of(opts)
 
         def write(received: Sequence[Tensor]) -> None:
-            parts = [staged.typed(each, x).flatten() for each in received]
+            parts = [each.flatten() for each in staged.typed_each(received, x)]
             length = max(1, -(-x.numel() // self._size))
             pieces = zip(*(part.split(length) for part in parts), strict=True)
             summed = [sums.total(piece, owner, order, operation) for owner, piece in enumerate(pieces)]
@@ -199,7 +199,7 @@ class SharedGpuGroup(_Group):
         return self._exchange([staged.to_host(x)] * self._size, [x] * self._size, write)
 
     def _write_sum(self, output: Tensor, owner: int, order: str, operation: str, received: Sequence[Tensor]) -> None:
-        output.data.copy_(sums.total([staged.typed(each, output) for each in received], owner, order, operation))
+        output.data.copy_(sums.total(staged.typed_each(received, output), owner, order, operation))
 
     def _to_root(
         self, mine: Tensor, takes: Sequence[Tensor], root: int, write: Callable[[Sequence[Tensor]], object]
@@ -210,7 +210,7 @@ class SharedGpuGroup(_Group):
 
     def _from_root(self, output: Tensor, given: Sequence[Tensor], root: int) -> Callable[[], object]:
         nothing = output.new_empty(0)
-        gives = [staged.to_host(each) for each in (given if self._rank == root else [nothing] * self._size)]
+        gives = staged.to_host_each(given if self._rank == root else [nothing] * self._size)
         takes = [output if rank == root else nothing for rank in range(self._size)]
         return self._exchange(gives, takes, lambda received: staged.write(output, received[root]))
 
@@ -221,7 +221,7 @@ class SharedGpuGroup(_Group):
         waits for them and hands them to `write`, by rank."""
         self._serial += 1
         tag = COLLECTIVE + self._serial % SERIALS
-        received = [staged.empty_for(x) for x in takes]
+        received = staged.empty_for(takes)
         received[self._rank] = gives[self._rank]
         works = []
         for step in range(1, self._size):

@@ -62,25 +62,36 @@ def check(x: Tensor) -> None:
 
 def to_host(x: Tensor) -> Tensor:
     """A copy in main memory, once the current stream has computed it."""
-    check(x)
-    flat = x.detach().reshape(-1).view(torch.uint8)
-    return flat.clone() if x.device.type == "cpu" else flat.cpu()
+    return to_host_each([x])[0]
 
 
-def empty_for(x: Tensor) -> Tensor:
-    """Main memory for as many bytes as a tensor has."""
-    check(x)
-    return torch.empty(x.numel() * x.element_size(), dtype=torch.uint8)
+def to_host_each(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """As `to_host`, of several by one transfer: on a shared GPU each one waits for the other processes' turns."""
+    for x in tensors:
+        check(x)
+    flat = [x.detach().reshape(-1).view(torch.uint8) for x in tensors]
+    if not any(x.is_cuda for x in flat):
+        return [x.clone() for x in flat]
+    whole = torch.cat(flat) if len(flat) > 1 else flat[0]
+    kept = torch.empty(len(whole), dtype=torch.uint8, pin_memory=True)  # torch keeps it for the next of that size
+    return list(kept.copy_(whole).split([len(x) for x in flat]))
 
 
-def typed(received: Tensor, x: Tensor) -> Tensor:
-    """Bytes as a tensor of x's dtype, shape and device."""
-    return received.view(x.dtype).view(x.shape).to(x.device)
+def empty_for(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Main memory for as many bytes as each tensor has."""
+    for x in tensors:
+        check(x)
+    return [torch.empty(x.numel() * x.element_size(), dtype=torch.uint8, pin_memory=x.is_cuda) for x in tensors]
+
+
+def typed_each(received: Sequence[Tensor], x: Tensor) -> list[Tensor]:
+    """Bytes of several ranks as tensors of x's dtype, shape and device."""
+    return [each.view(x.dtype).view(x.shape).to(x.device, non_blocking=True) for each in received]
 
 
 def write(x: Tensor, received: Tensor) -> None:
-    """As NCCL does, without telling autograd that x has changed."""
-    x.data.copy_(received.view(x.dtype).view(x.shape))
+    """As NCCL does, without telling autograd that x has changed; on the current stream."""
+    x.data.copy_(received.view(x.dtype).view(x.shape), non_blocking=True)
 
 
 def write_each(outputs: Sequence[Tensor], received: Sequence[Tensor]) -> None:
