@@ -10,6 +10,7 @@ value, cut off or to the nearest, whatever its exponent, where float16 loses val
 products of 16-bit parts keep about 16 or 20 bits. The function's cases are then held to that (`arithmetic`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from accuracy.config.read import Configuration
 from accuracy.config.resolve import EVERYWHERE
 from accuracy.core.case import Part, Problem, Variant
 from accuracy.core.dtype import ARITHMETIC, EIGHT_BITS, FORMATS, rounding_band
-from accuracy.core.sharding import lengths_of
+from accuracy.core.sharding import lengths_of, parts_of
 from accuracy.execute import run, shapes
 from accuracy.execute.folder import opened
 from accuracy.execute.plan import Planned, plan
@@ -94,10 +95,11 @@ def _in_shapes_taken(
     base, given = tiny.problems[0], shapes.given_of(configuration)
     if given - shapes.KNOWN:
         return configuration, []
-    hard = _rows(replace(tiny, problems=tuple(shapes.hardest(base, given))), config)
+    parts = _parts(tiny)
+    hard = _rows(replace(tiny, problems=tuple(shapes.hardest(base, given, parts))), config)
     if not _failed(hard):
         return configuration, []
-    asked = shapes.questions(base, given)
+    asked = shapes.questions(base, given, parts)
     several = replace(tiny, problems=tuple(asked.values()))
     rows = _rows(several, config)
     failed = _failed(rows)
@@ -198,7 +200,8 @@ def _tiny(configuration: Configuration) -> Configuration:
     sharded = any(lengths_of(each.sharding) for each in configuration.variants)
     if not sharded and not given - shapes.KNOWN:
         scale = main.softmax_scale if "softmax_scale" in given else HEAD_DIM**-0.5
-        plain = Problem(1, SEQLEN, HEADS, HEADS, HEAD_DIM, main.mask, scale)
+        length = SEQLEN * _parts(replace(configuration, world_sizes=(size,)))
+        plain = Problem(1, length, HEADS, HEADS, HEAD_DIM, main.mask, scale)
         more = shapes.HEADS if shapes.HEADS & given else set()
         main = replace(plain, **{key: getattr(main, key) for key in given | more})
     return replace(
@@ -206,6 +209,11 @@ def _tiny(configuration: Configuration) -> Configuration:
         paths_b=(), inputs=(_inputs("gaussian", std=1.0),), unusable="record", problems=(main,),
         case_seconds=min(SECONDS, configuration.case_seconds),
     )  # fmt: skip
+
+
+def _parts(tiny: Configuration) -> int:
+    """Return into how many equal parts the ranks of every variant can cut a sequence."""
+    return math.lcm(*(parts_of(each.sharding, tiny.world_sizes[0]) for each in tiny.variants))
 
 
 def _first_answers(tiny: Configuration, config: Mapping[str, Any]) -> pd.DataFrame:

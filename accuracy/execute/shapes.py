@@ -35,12 +35,12 @@ class Shapes:
     masks: tuple[str, ...] = MASKS
 
 
-def hardest(base: Problem, given: set[str]) -> list[Problem]:
+def hardest(base: Problem, given: set[str], parts: int) -> list[Problem]:
     """Return two problems that have every difficulty: an odd head dim and a small one, an odd length, both masks.
 
-    given: what the user chose of a problem, which stays.
+    given: what the user chose of a problem, which stays; parts: into how many the ranks cut a length.
     """
-    hard: dict[str, Any] = {"batch": 2, "seqlen": LENGTHS[1], **({} if HEADS & given else {"heads": 2, "heads_kv": 1})}
+    hard: dict[str, Any] = {"batch": 2, "seqlen": parts * LENGTHS[1], **({} if HEADS & given else {"heads": 2, "heads_kv": 1})}
     found = []
     for mask, dim in zip(MASKS, (40, 8), strict=True):
         problem = with_dim(base, base.head_dim if "head_dim" in given else dim)
@@ -49,10 +49,14 @@ def hardest(base: Problem, given: set[str]) -> list[Problem]:
     return found
 
 
-def questions(base: Problem, given: set[str]) -> dict[str, Problem]:
-    """Return problems that differ from one that is taken in one thing each, by what that is; not in what is given."""
+def questions(base: Problem, given: set[str], parts: int) -> dict[str, Problem]:
+    """Return problems that differ from one that is taken in one thing each, by what that is; not in what is given.
+
+    A question about a length is named after that of each of the parts into which the ranks cut it.
+    """
     found = {f"head_dim={dim}": with_dim(base, dim) for dim in DIMS if dim != base.head_dim}
-    found |= {f"seqlen={length}": replace(base, seqlen=length) for length in LENGTHS.values() if length != base.seqlen}
+    found |= {f"seqlen={length}": replace(base, seqlen=parts * length) for length in LENGTHS.values()}
+    found = {name: problem for name, problem in found.items() if problem != base}
     found |= {f"mask={mask}": replace(base, mask=mask) for mask in MASKS if mask != base.mask}
     found |= {"batch=2": replace(base, batch=2)}
     found |= {"heads_kv=1": replace(base, heads_kv=1)} if not HEADS & given else {}
