@@ -40,7 +40,8 @@ def hardest(base: Problem, given: set[str], parts: int) -> list[Problem]:
 
     given: what the user chose of a problem, which stays; parts: into how many the ranks cut a length.
     """
-    hard: dict[str, Any] = {"batch": 2, "seqlen": parts * LENGTHS[1], **({} if HEADS & given else {"heads": 2, "heads_kv": 1})}
+    heads = {} if HEADS & given else {"heads": 2, "heads_kv": 1}
+    hard: dict[str, Any] = {"batch": 2, "seqlen": parts * LENGTHS[1], **heads}
     found = []
     for mask, dim in zip(MASKS, (40, 8), strict=True):
         problem = with_dim(base, base.head_dim if "head_dim" in given else dim)

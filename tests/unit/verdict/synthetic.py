@@ -22,7 +22,8 @@ def row(tensor: str, dtype: str, size: int, rank: int, seed: int, **changes: Any
     content = identity(Shape(seqlen=512), "v", dtype, size, seed) | {
         "case_id": f"{dtype}-{size}-{seed}-{changes.get('inputs', 'gaussian')}", "kernel": "eager", "heads_kv": 4,
         "head_dim": 16, "softmax_scale": 0.25, "experiment": None, "code": None, "tensor": tensor, "rank": rank,
-        "nonfinite": 0, "against": "", "sums": "", "error_rel": 1.32 * floor, "single_device_rel": 1.2 * floor, "floor_rel": floor,
+        "nonfinite": 0, "against": "", "sums": "", "error_rel": 1.32 * floor, "single_device_rel": 1.2 * floor,
+        "floor_rel": floor,
         "error_rms": 1.32 * floor, "error_max": 5 * floor, "single_device_max": 5 * floor, "error_bias": 0.001 * floor,
         "single_device_bias": 0.0, "error_outward": 0.0, "single_device_outward": 0.0, "x_floor": 1.32,
         "reference_rms": 1.0 + 1e-9 * seed, "worst_token": 100, "significand_bits": float(form.precision),

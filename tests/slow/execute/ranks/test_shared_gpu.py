@@ -232,7 +232,7 @@ ON_A_GPU = {"device": "cuda", "seqlen": 128, "heads": 4, "heads_kv": 2, "head_di
 
 @pytest.mark.gpu
 def test_a_fault_that_only_eight_ranks_show_is_found_on_one_gpu(capfd: pytest.CaptureFixture[str]) -> None:
-    found = accuracy.diagnose({"mine": wrong_at_8}, world_size=8, **ON_A_GPU)
+    found = accuracy.diagnose({"mine": wrong_at_8}, world_size=8, device="cuda")
     assert (found.is_bug, found.label in BUGS) == (True, True), found.sentence
     assert "further cases have a new process" not in capfd.readouterr().err  # nor does any case start ranks anew
 
