@@ -17,7 +17,7 @@ from accuracy.core.number import geometric_mean
 from accuracy.results.table import ALL_TENSORS, OK
 
 SINGLE_DEVICE = "single_device"
-_SERIES_DETAILS = (*fields.names(fields.PRECISION, fields.KERNEL), "world")
+_SERIES_DETAILS = fields.names(fields.PRECISION, fields.KERNEL, fields.WORLD)
 _VARIANT_DETAILS = tuple(name for name in fields.names(fields.VARIANT) if name != "variant")
 _ALONG = ("dtype", "world_size", "seed")  # the facet's name, and what runs along a series
 _FACET_DETAILS = tuple(name for name in fields.names_but(fields.VARIANT) if name not in (*_SERIES_DETAILS, *_ALONG))
