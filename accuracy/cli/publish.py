@@ -31,8 +31,7 @@ def publish(
     any_code: bool = False,
     name: str = "",
 ) -> Path:
-    """Copy a run's tables and run.json, make its report and, where the world size varies, its figure; the folder, which
-    replaces the one before as a whole.
+    """Copy a run's tables and run.json, make its report; the folder, which replaces the one before as a whole.
 
     every_digit: of single ranks too. lines: to append to files that were there. any_code: whether other code may have
     measured the run. name: of the folder in `to`/EXPERIMENT, else the device's.
@@ -74,7 +73,6 @@ def _write(target: Path, about: dict[str, Any], rows: pd.DataFrame, every_digit:
     storage.write_json(target / "run.json", {**_without_places(about), "full_table": storage.digest(rows)})
     storage.write_sums(target)
     build.write_report(target)
-    published.write_growth_figure(rows, target / "growth.svg")
 
 
 def _write_further(target: Path, folder: Path) -> None:

@@ -15,7 +15,6 @@ import pytest
 from accuracy.cli import accept, check, publish, report
 from accuracy.measurement import provenance
 from accuracy.report import build
-from accuracy.report import published as of_publishing
 from accuracy.results import storage, table
 from tests.measuring import COSTS
 from tests.sampling import seeds
@@ -42,10 +41,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in (folder / RUN / "results").iterdir():  # with the checksums that a run writes
         rows = pd.read_parquet(path)
         storage.write_case(folder / RUN, path.stem, rows.astype(object).where(rows.notna(), None).to_dict("records"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of_publishing, "write_growth_figure", lambda rows, path: None)
-        for reason in ("one", "two"):
-            assert accepted(folder, reason) == 0
+    for reason in ("one", "two"):
+        assert accepted(folder, reason) == 0
     return folder
 
 
@@ -106,10 +103,9 @@ def test_a_damaged_file_is_told_or_changes_no_number(
     pair: tuple[str, str], seed: int, whole: Path, undamaged: dict[str, Any], tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Without figures, and without the pages of accept and publish: report has them. Our code measured the run."""
+    """Without the pages of accept and publish: report has them. Our code measured the run."""
     target, name = pair
     command, look = COMMANDS[name]
-    monkeypatch.setattr(of_publishing, "write_growth_figure", lambda rows, path: None)
     monkeypatch.setattr(provenance, "code_digest", lambda: made_up.FINGERPRINT["code"])
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     if "report" not in name:

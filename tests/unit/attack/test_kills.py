@@ -15,7 +15,6 @@ import pytest
 
 from accuracy.cli import check, report
 from accuracy.report import build
-from accuracy.report import published as of_publishing
 from accuracy.results.run_table import read_baseline
 from tests.command_line import SHORT, CommandLine
 from tests.unit.attack.test_damage import SMALL, numbers
@@ -70,9 +69,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A finished run, in commands that draw no figure."""
-    monkeypatch.setattr(of_publishing, "write_growth_figure", lambda rows, path: None)
+def whole(tmp_path: Path) -> Path:
+    """A finished run."""
     write_run(tmp_path / "run", SMALL)
     return tmp_path
 

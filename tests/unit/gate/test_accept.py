@@ -8,7 +8,6 @@ import pytest
 
 from accuracy.cli import check
 from accuracy.report import build
-from accuracy.report import published as of_publishing
 from accuracy.results import storage, table
 from accuracy.results.run_table import read_baseline
 from tests.unit.attack.edits import on_rows
@@ -22,7 +21,6 @@ TARGET = Path("reports/made_up/some-gpu")
 def _in_a_folder_without_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No pages: those have tests of their own."""
     monkeypatch.setattr(build, "write_report", lambda folder: None)
-    monkeypatch.setattr(of_publishing, "write_growth_figure", lambda rows, path: None)
     monkeypatch.chdir(tmp_path)
 
 
