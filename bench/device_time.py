@@ -70,3 +70,16 @@ def _spans(events: Iterable[Any]) -> Iterator[tuple[str, float, float]]:
     for event in events:
         if event.device_type == torch.autograd.DeviceType.CUDA and not getattr(event, "is_user_annotation", False):
             yield event.name, event.time_range.start * 1e-6, event.time_range.end * 1e-6
+
+
+def between_events(call: Callable[[], object], repeats: int) -> list[float]:
+    """Milliseconds that a GPU takes for each of several calls; what the CPU does before the first launch is not in."""
+    times = []
+    for _ in range(repeats):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        call()
+        last.record()
+        last.synchronize()
+        times.append(first.elapsed_time(last))
+    return times

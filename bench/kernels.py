@@ -18,6 +18,7 @@ from accuracy.core import plugins
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.block.running_state import SoftmaxState
 from accuracy.runtime import arithmetic, device
+from bench import device_time
 
 LENGTH, HEADS, HEADS_KV, DIM = 8192, 32, 8, 128
 SCALE = DIM**-0.5
@@ -91,7 +92,7 @@ def milliseconds(call: Callable[[], object]) -> float:
     """The median of several calls, each between two events."""
     for _ in range(3):
         call()
-    return statistics.median(device.between_events(call, REPEATS))
+    return statistics.median(device_time.between_events(call, REPEATS))
 
 
 def attempt(name: str, call: Callable[[], object]) -> Any:

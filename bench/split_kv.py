@@ -21,9 +21,10 @@ from accuracy.core.masks import Visibility
 from accuracy.core.precision import Precision
 from accuracy.kernel import flash_attn
 from accuracy.kernel.block.calls import Scores
-from accuracy.runtime import arithmetic, device
+from accuracy.runtime import arithmetic
 from accuracy.variant import split_kv
 from accuracy.variant.base import Rank
+from bench import device_time
 
 HEADS, DIM, DTYPE = 32, 128, torch.bfloat16
 SCALE = DIM**-0.5
@@ -123,7 +124,7 @@ def timed(attend: Attend, q: Tensor, keys: list[tuple[Tensor, Tensor]]) -> Timed
         for call in range(calls):
             attend(q, *keys[call % len(keys)])
     graph.replay()
-    times = [each * 1000 / calls for each in device.between_events(graph.replay, ROUNDS)]
+    times = [each * 1000 / calls for each in device_time.between_events(graph.replay, ROUNDS)]
     return Timed(statistics.median(times), max(times) / min(times))
 
 

@@ -5,7 +5,7 @@ import platform
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -94,19 +94,6 @@ def measured(device: str) -> Iterator[Cost]:
     cost.seconds = time.perf_counter() - begin
     peak = _peak(device)
     cost.peak_bytes = None if before is None or peak is None else max(0, peak - before)
-
-
-def between_events(call: Callable[[], object], repeats: int) -> list[float]:
-    """Milliseconds that a GPU takes for each of several calls; what the CPU does before the first launch is not in."""
-    times = []
-    for _ in range(repeats):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        call()
-        last.record()
-        last.synchronize()
-        times.append(first.elapsed_time(last))
-    return times
 
 
 @contextmanager
