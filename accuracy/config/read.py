@@ -104,7 +104,7 @@ class Configuration:
     report: bool
     dry_run: bool
     given: SkipValidation[tuple[str, ...]] = ()  # the keys that a user gave, `problem.mask`
-    batched: bool = True  # all simulated ranks in one kernel call where that changes no bit
+    batched: bool = True  # on a GPU all simulated ranks in one kernel call where that changes no bit
     backend: Annotated[str, OneOf("auto", "gloo", "nccl")] = ""  # of torch.distributed; "" in a simulated world
     timeout_seconds: Positive = math.inf  # how long real ranks may take for a case
     share_gpu: Annotated[bool | None, BeforeValidator(_share)] = (

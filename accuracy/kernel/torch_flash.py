@@ -37,12 +37,8 @@ class TorchFlash(KernelKnobs):
         return super().scores_at_once(problem, device) + (0 if own else problem.queries * problem.seqlen // 4)
 
     def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
-        """See `accuracy.kernel.base.FoldingKernel`. On the CPU the backward works through the heads of the batch, each
-        by itself, threads beside each other; a single head's products would have all threads to themselves. The forward
-        packs keys where a thread has many heads (`need_pack` of ATen/native/cpu/FlashAttentionKernel.cpp)."""
-        if q.is_cuda:
-            return flash_fold.foldable(way, calls, q, k)
-        return 1 if way == "forward" or q.shape[0] * k.shape[2] == 1 else calls
+        """See `accuracy.kernel.base.FoldingKernel`."""
+        return flash_fold.foldable(way, calls, q, k)
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         if q.is_cuda:

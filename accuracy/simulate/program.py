@@ -21,6 +21,9 @@ from accuracy.variant.base import WROTE, Rank, Schedule, schedule_of
 from accuracy.world import simulated
 from accuracy.world.base import Program, Results, Tensors, World
 
+BATCHED_DEVICES = ("cuda",)
+"""Where simulated ranks are computed together; on a CPU a kernel call costs next to nothing beside its work."""
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -207,12 +210,13 @@ def _simulated(work: Work, program: Program) -> list[Results]:
 def _batched(
     way: str, of: Callable[[Schedule], batched.Batched | None], work: Work, shards: Sequence[Tensors]
 ) -> list[Results] | None:
-    schedule, anywhere = work.part(way, simulated.SimulatedWorld(0, work.case.world_size, simulated.Mail()))
     # not where single ranks are watched, nor in a poisoned world: there the NaN around a rank's inputs shows what a
     # kernel reads beside them, and other ranks' tensors would not
     # nor with dropout: each rank has a mask of its own; nor where ranks hold unequally many tokens
     mode, dropout = work.mode, work.case.problem.dropout
     alone = mode.poison or mode.unwaited or dropout is not None or lengths_of(work.case.variant.sharding)
-    may_batch = work.batched and work.rank_type is Rank and not alone
-    all_ranks = of(schedule) if may_batch else None
+    if not work.batched or work.rank_type is not Rank or alone or work.case.device not in BATCHED_DEVICES:
+        return None
+    schedule, anywhere = work.part(way, simulated.SimulatedWorld(0, work.case.world_size, simulated.Mail()))
+    all_ranks = of(schedule)
     return None if all_ranks is None else all_ranks(anywhere, shards)

@@ -2,9 +2,9 @@
 
 Liu et al. 2023 (arXiv 2310.01889), block for block as ring-flash-attention's `ring_flash_attn_func` runs it. `Ring` is
 the schedule of every ring: `zigzag`, `striped` and `bpt_ring` differ in the blocks that a rank computes of a source's
-keys. Real ranks run it as it stands here. A simulated world computes the same blocks without coroutines
-(`accuracy.simulate.batched.ring`), those of several ranks in one kernel call where that changes no bit: with GPU
-kernels that say so, in the backward, and not in a CPU's forward.
+keys. Real ranks and simulated ones on a CPU run it as it stands here. A simulated world on a GPU computes the same
+blocks without coroutines (`accuracy.simulate.batched.ring`), those of several ranks in one kernel call where the kernel
+says that this changes no bit.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

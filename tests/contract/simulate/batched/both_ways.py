@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from accuracy.kernel.base import Kernel
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.runtime.sharding import cut
+from accuracy.simulate import program
 from accuracy.simulate.program import simulate
 from accuracy.world.base import Tensors
 from tests.measuring import TINY, configuration
@@ -60,7 +62,9 @@ def cases(*words: str) -> list[tuple[Case, list[Tensors]]]:
 def differing(case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None) -> list[str]:
     """Where the two ways differ in a bit: rank and place of the tensor."""
     alone = simulate(case, shards, batched=False).results
-    batched = simulate(case, shards, kernel=kernel).results
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "BATCHED_DEVICES", ("cpu", "cuda"))
+        batched = simulate(case, shards, kernel=kernel).results
     return [
         f"{case.variant.name} W={case.world_size} {case.dtype} rank {rank} tensor {place}"
         for rank, (mine, theirs) in enumerate(zip(alone, batched, strict=True))

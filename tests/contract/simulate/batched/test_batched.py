@@ -6,6 +6,7 @@ import torch
 
 from accuracy.execute.dispatch import measure
 from accuracy.execute.plan import plan
+from accuracy.simulate import program
 from accuracy.simulate.batched import backward_of, forward_of, ring
 from accuracy.simulate.batched import llama3 as batched_llama3
 from accuracy.simulate.program import build_kernel, simulate
@@ -40,8 +41,10 @@ def test_every_ring_on_disk_is_batched_and_what_is_overridden_is_run_by_itself()
 @pytest.mark.parametrize("batched", [True, False])
 def test_a_world_may_run_rank_by_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batched: bool) -> None:
     calls, original = [], ring.forward
+    monkeypatch.setattr(program, "BATCHED_DEVICES", ("cpu",))
     monkeypatch.setattr(ring, "forward", lambda *given: calls.append(1) or original(*given))
-    chosen = configuration(*TINY, "variant=ring", "world_size=2", "workers=1", f"world.simulated.batched={batched}")
+    words = "variant=ring", "kernel=eager", "world_size=2", "workers=1", f"world.simulated.batched={batched}"
+    chosen = configuration(*TINY, *words)
     assert list(measure(chosen, tmp_path, plan(chosen, None), None, lambda case: None)) == ["ok"]
     assert bool(calls) is batched
 
@@ -85,6 +88,7 @@ class Failing(Folding):
 def test_an_error_says_what_it_was_and_whose_call(
     kernel: type[Folding], words: tuple[str, ...], calls: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(program, "BATCHED_DEVICES", ("cpu",))
     monkeypatch.setattr("accuracy.simulate.batched.fold.position_is_irrelevant", lambda x: True)
     ((case, shards),) = cases("world_size=4", *words)
     with pytest.raises(RankFailed, match=message):

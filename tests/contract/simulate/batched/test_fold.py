@@ -34,26 +34,6 @@ def test_folded_calls_merges_and_sums_give_the_same_bits(places_alike: None, pol
         assert differing(case, shards) == []
 
 
-@pytest.mark.stress(1)
-@pytest.mark.parametrize(
-    ("dtype", "mask"), [("bfloat16", "causal"), ("float16", "full"), ("float32", "window"), ("float64", "documents")]
-)
-def test_the_cpu_s_flash_backward_folds_without_changing_a_bit(dtype: str, mask: str) -> None:
-    """Blocks shorter and longer than the operator's tiles, a batch of several, multi-head, grouped, one group."""
-    grid = ("variant=[ring,zigzag,striped,bpt_ring]", "world_size=4", "problem.heads_kv=[1,2,4]", *CHUNKS)
-    lengths = "problem.seqlen=60" if mask == "documents" else "problem.seqlen=[24,304]"
-    for case, shards in cases(*grid, "kernel=torch_flash", f"dtype={dtype}", lengths, *MASKS[mask]):
-        assert differing(case, shards) == []
-
-
-def test_on_the_cpu_backwards_fold_and_forwards_which_merge_do_not_nor_does_a_single_head() -> None:
-    """torch gives the products of one head all threads, and many threads may add in another order than one."""
-    flash: Any = torch_flash.KERNEL().build("cpu")
-    one, two = (torch.empty(1, 8, heads, 4) for heads in (1, 2))
-    calls = [flash.foldable(way, 5, x, x) for way, x in (("backward", one), ("backward", two), ("forward", two))]
-    assert calls == [1, 5, 1]
-
-
 def test_a_grid_of_blocks_is_one_call_that_repeats_no_more_keys_than_there_is_room(places_alike, monkeypatch) -> None:
     """15 tokens a rank in 3 chunks of queries and 5 of keys, of 3 ranks at once; with less room one below the other.
     Of one rank's 30 keys in chunks of 5 rows, without room, 2 blocks a call."""
