@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from accuracy.config import find
-from accuracy.core.case import Case, Part
+from accuracy.core.case import Case, Part, Problem
 from accuracy.core.errors import ConfigError
+from accuracy.core.sharding import parts_of, unsupported
+from accuracy.execute import shapes
 from accuracy.execute.plan import Planned, plan
 from accuracy.inputs import drawing
 from accuracy.measurement.memory import bytes_needed
@@ -174,3 +176,15 @@ def test_inputs_are_named_by_problem_seed_distribution_and_tensor_and_all_dtypes
     (only,) = planned("variant=single_device", "world_size=1", "problem.seqlen_q=8")
     few = drawing.draw(only.case.inputs, only.case.problem, only.case.seed)
     assert {name: x.shape[1] for name, x in few.items()} == {"q": 8, "k": 64, "v": 64, "dout": 8}
+
+
+@pytest.mark.parametrize("sharding", ["contiguous", "zigzag", "striped"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_questions_about_shapes_have_lengths_that_the_ranks_can_share(sharding: str, ranks: int) -> None:
+    """A function that is diagnosed at 8 ranks alone is asked about no length that 8 ranks cannot cut."""
+    parts = parts_of(sharding, ranks)
+    base = Problem(1, 128 * parts, 2, 2, 64, "causal", 0.125)
+    asked = shapes.questions(base, set(), parts)
+    assert {f"seqlen={length}" for length in shapes.LENGTHS.values()} - {*asked} == {"seqlen=128"}
+    lengths = {each.seqlen for each in (*shapes.hardest(base, set(), parts), *asked.values())}
+    assert not [length for length in lengths if unsupported(sharding, length, ranks)]

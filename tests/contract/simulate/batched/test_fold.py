@@ -1,11 +1,9 @@
 import importlib.util
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
-from accuracy.kernel import torch_flash
 from accuracy.kernel.block import flash_fold
 from accuracy.simulate.batched import fold, listed, operands
 from accuracy.simulate.program import build_kernel
