@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -143,9 +143,9 @@ def _on_callers_ranks(
 ) -> list[pd.DataFrame]:  # fmt: skip
     """Take part in what the caller's processes measure together; return the first one's tables."""
     sizes = [each.case.world_size for each in plans if each.unsupported is None]
-    asked = task_of(configuration, folder, plans, group.size())
+    asked = task_of(configuration, folder, plans, group.size(), callers=True)
     with caller.as_ranks(group, sizes, configuration.device, asked.digest, asked.shared) as ranks:
-        task = task_of(configuration, caller.share_folder(folder, ranks), plans, ranks.size, callers=True)
+        task = replace(asked, folder=caller.share_folder(folder, ranks))
         if ranks.rank > 0:
             rank_loop.follow(task, ranks)
             return caller.share_tables([pd.DataFrame()] * (1 + len(SIDE)), ranks)

@@ -64,9 +64,9 @@ def _workers(value: Any) -> int:
 
 
 def _share(value: Any) -> bool | None:
-    if value != "auto" and not isinstance(value, bool):
+    if value != AUTO and not isinstance(value, bool):
         raise ValueError("allowed: true, false or auto")
-    return None if value == "auto" else value
+    return None if value == AUTO else value
 
 
 def _limit(value: Any) -> Any:
@@ -105,11 +105,9 @@ class Configuration:
     dry_run: bool
     given: SkipValidation[tuple[str, ...]] = ()  # the keys that a user gave, `problem.mask`
     batched: bool = True  # on a GPU all simulated ranks in one kernel call where that changes no bit
-    backend: Annotated[str, OneOf("auto", "gloo", "nccl")] = ""  # of torch.distributed; "" in a simulated world
+    backend: Annotated[str, OneOf(AUTO, "gloo", "nccl")] = ""  # of torch.distributed; "" in a simulated world
     timeout_seconds: Positive = math.inf  # how long real ranks may take for a case
-    share_gpu: Annotated[bool | None, BeforeValidator(_share)] = (
-        None  # several real ranks on a GPU; None: where it must
-    )
+    share_gpu: Annotated[bool | None, BeforeValidator(_share)] = None  # several real ranks on one; None: where it must
     sums: Annotated[str, OneOf(AUTO, *SUM_ORDERS)] = AUTO  # in which order these add
 
     KEYS: ClassVar = {  # of fields that are called otherwise in a configuration

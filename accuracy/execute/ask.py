@@ -11,7 +11,7 @@ products of 16-bit parts keep about 16 or 20 bits. The function's cases are then
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -95,7 +95,7 @@ def _in_shapes_taken(
     base, given = tiny.problems[0], shapes.given_of(configuration)
     if given - shapes.KNOWN:
         return configuration, []
-    parts = _parts(tiny)
+    parts = _parts(tiny.variants, tiny.world_sizes[0])
     hard = _rows(replace(tiny, problems=tuple(shapes.hardest(base, given, parts))), config)
     if not _failed(hard):
         return configuration, []
@@ -200,8 +200,7 @@ def _tiny(configuration: Configuration) -> Configuration:
     sharded = any(lengths_of(each.sharding) for each in configuration.variants)
     if not sharded and not given - shapes.KNOWN:
         scale = main.softmax_scale if "softmax_scale" in given else HEAD_DIM**-0.5
-        length = SEQLEN * _parts(replace(configuration, world_sizes=(size,)))
-        plain = Problem(1, length, HEADS, HEADS, HEAD_DIM, main.mask, scale)
+        plain = Problem(1, SEQLEN * _parts(configuration.variants, size), HEADS, HEADS, HEAD_DIM, main.mask, scale)
         more = shapes.HEADS if shapes.HEADS & given else set()
         main = replace(plain, **{key: getattr(main, key) for key in given | more})
     return replace(
@@ -211,9 +210,9 @@ def _tiny(configuration: Configuration) -> Configuration:
     )  # fmt: skip
 
 
-def _parts(tiny: Configuration) -> int:
-    """Return into how many equal parts the ranks of every variant can cut a sequence."""
-    return math.lcm(*(parts_of(each.sharding, tiny.world_sizes[0]) for each in tiny.variants))
+def _parts(variants: Sequence[Variant], size: int) -> int:
+    """Return into how many equal parts so many ranks of every variant can cut a sequence."""
+    return math.lcm(*(parts_of(each.sharding, size) for each in variants))
 
 
 def _first_answers(tiny: Configuration, config: Mapping[str, Any]) -> pd.DataFrame:

@@ -94,10 +94,10 @@ class SharedGpuGroup(_Group):
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
         """Write every rank's tensor into one, behind each other."""
-        return self._all([self._gather(self._cut(output), given)], [output])
+        return self.all_gather_single_coalesced([output], [given])
 
     def all_gather_single_coalesced(self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None) -> Work:
-        """As `all_gather_single`, several at once."""
+        """Write, for each tensor given, those of every rank into one output, behind each other."""
         pairs = zip(outputs, given, strict=True)
         return self._all([self._gather(self._cut(output), mine) for output, mine in pairs], outputs)
 
@@ -108,12 +108,12 @@ class SharedGpuGroup(_Group):
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
         """Give rank j the sum of all ranks' j-th slices."""
-        return self._all([self._scatter_sum(output, self._cut(given), opts)], [output])
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None
     ) -> Work:
-        """As `reduce_scatter_single`, several at once."""
+        """Give rank j, for each tensor given, the sum of all ranks' j-th slices of it."""
         pairs = zip(outputs, given, strict=True)
         return self._all([self._scatter_sum(output, self._cut(mine), opts) for output, mine in pairs], outputs)
 
@@ -128,18 +128,11 @@ class SharedGpuGroup(_Group):
 
     def reduce(self, tensors: Sequence[Tensor], opts: Any) -> Work:
         """Put all ranks' sum in the place of the root's tensors."""
-        root = opts.rootRank
-        finishes = []
-        for x in tensors:
-            mine, empty = staged.to_host(x), x.new_empty(0)
-            gives = [mine if rank == root else staged.to_host(empty) for rank in range(self._size)]
-            takes = [x if self._rank == root else empty for _ in range(self._size)]
-            write = (
-                partial(self._write_sum, x, root, sums.present(), sums.operation_of(opts))
-                if self._rank == root
-                else _nothing
-            )
-            finishes.append(self._exchange(gives, takes, write))
+        order, operation, root = sums.present(), sums.operation_of(opts), opts.rootRank
+        finishes = [
+            self._to_root(x, [x] * self._size, root, partial(self._write_sum, x, root, order, operation))
+            for x in tensors
+        ]
         return self._all(finishes, tensors)
 
     def alltoall(self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None) -> Work:
@@ -167,11 +160,7 @@ class SharedGpuGroup(_Group):
     def gather(self, outputs: Sequence[Sequence[Tensor]], given: Sequence[Tensor], opts: Any) -> Work:
         """Give the root every rank's tensor."""
         pairs, root = zip(outputs or [[]] * len(given), given, strict=True), opts.rootRank
-        is_root = self._rank == root
-        finishes = [
-            self._to_root(mine, each, root, partial(staged.write_each, each) if is_root else _nothing)
-            for each, mine in pairs
-        ]
+        finishes = [self._to_root(mine, each, root, partial(staged.write_each, each)) for each, mine in pairs]
         return self._all(finishes, outputs)
 
     def barrier(self, opts: Any = None) -> Work:
@@ -205,8 +194,10 @@ class SharedGpuGroup(_Group):
         self, mine: Tensor, takes: Sequence[Tensor], root: int, write: Callable[[Sequence[Tensor]], object]
     ) -> Callable[[], object]:
         nothing = mine.new_empty(0)
-        gives = [staged.to_host(mine if rank == root else nothing) for rank in range(self._size)]
-        return self._exchange(gives, takes if self._rank == root else [nothing] * self._size, write)
+        gives = staged.to_host_each([mine if rank == root else nothing for rank in range(self._size)])
+        if self._rank != root:
+            takes, write = [nothing] * self._size, _nothing
+        return self._exchange(gives, takes, write)
 
     def _from_root(self, output: Tensor, given: Sequence[Tensor], root: int) -> Callable[[], object]:
         nothing = output.new_empty(0)
@@ -253,7 +244,7 @@ class SharedGpuGroup(_Group):
         return work
 
     def _cut(self, x: Tensor) -> list[Tensor]:
-        """As many equal parts as there are ranks."""
+        """Return a tensor cut into as many equal parts as there are ranks, each flat."""
         staged.check(x)
         return list(x.view(self._size, -1).unbind()) if x.numel() else [x.flatten()] * self._size
 

@@ -36,11 +36,11 @@ class Work(dist._Work):
         return self._done
 
     def is_success(self) -> bool:
-        """Whether the outputs are written."""
+        """Say whether the outputs are written."""
         return self._done
 
     def synchronize(self) -> None:
-        """As `wait`."""
+        """Wait for the other ranks, as `wait` does."""
         self.wait()
 
     def result(self) -> Any:
@@ -95,7 +95,7 @@ def write(x: Tensor, received: Tensor) -> None:
 
 
 def write_each(outputs: Sequence[Tensor], received: Sequence[Tensor]) -> None:
-    """As `write`, of several."""
+    """Write the bytes that came from each rank to that rank's output."""
     for x, each in zip(outputs, received, strict=True):
         write(x, each)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from accuracy.results.claim import Claim, largest_below, over_ranks
+from accuracy.results.claim import Claim, beside, largest_below, over_ranks
 
 ROUNDED = ("out", "dq", "dk", "dv")
 FLOAT32_SUMS = (
@@ -41,9 +41,8 @@ def _near_twin(ranks: pd.DataFrame) -> Claim:
 
 
 def _same(rows: pd.DataFrame, package: str, twin: str) -> Claim:
-    keys = ["world_size", "seed", "tensor", "rank"]
-    both = rows[rows["variant"] == package].merge(rows[rows["variant"] == twin], on=keys)
-    differ = int((both["error_rel_x"] != both["error_rel_y"]).sum())
+    both = beside(rows.assign(world="", sums=""), {package: twin})  # the twin is in one process
+    differ = int((both["error_rel"] != both["error_of_ours"]).sum())
     text = f"{package} has {twin}'s error in every digit."
     return Claim(text, bool(len(both)) and not differ, f"{differ} of {len(both)} rows differ")
 

@@ -270,23 +270,6 @@ def test_an_interrupt_ends_a_run_in_order_and_the_same_command_ends_it_as_an_und
     pd.testing.assert_frame_equal(disturbed, rows(folder), check_exact=True)
 
 
-@pytest.mark.stress(1)
-@pytest.mark.parametrize("world", ["simulated", "processes"])
-def test_a_full_disk_is_one_line_and_what_was_measured_stays(accuracy: CommandLine, world: str) -> None:
-    """No file may be longer than 8,000 bytes: run.json is shorter, a case's is not."""
-    words = (*SHORT, "output_dir=run")
-    assert accuracy(*words, "seed=[0,1]").status == 0
-    limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000));"
-    code = f"{limit} runpy.run_module('accuracy', run_name='__main__', alter_sys=True)"
-    done = processes.python("-c", code, *words, f"world={world}", "seed=[0,1,2]", folder=accuracy.folder)
-    told = [line for line in done.stderr.splitlines() if line.startswith("accuracy: ")]
-    assert (done.returncode, len(told)) == (2, 1), done.stderr
-    assert "(File too large)" in told[0]
-    assert "Traceback" not in done.stderr
-    assert "3 found done" not in accuracy(*words, "seed=[0,1,2]").out
-    assert set(table.read_results(accuracy.folder / "run")["seed"]) == {0, 1, 2}
-
-
 def test_ctrl_c_while_the_server_of_a_worker_imports_leaves_it_at_work_and_says_nothing(tmp_path: Path) -> None:
     """One worker is a process, too, where no limit of time is given: it ends, and the command does not."""
     mark = uuid.uuid4().hex

@@ -1,8 +1,10 @@
+import pytest
+
 from accuracy import cli as command
 from accuracy.core import plugins
 from accuracy.measurement import provenance
 from accuracy.results import table
-from tests import planting
+from tests import planting, processes
 from tests.command_line import SHORT, CommandLine
 
 BACKWARD = """
@@ -80,3 +82,20 @@ def test_a_part_of_ones_own_that_was_edited_is_measured_again(accuracy: CommandL
     assert "1 measured, 0 unsupported, 0 failed, 1 found done" in again("# corrected\n")
     codes = table.read_results(accuracy.folder / "run").groupby("variant")["code"].nunique()
     assert codes.to_dict() == {"edited": 1, "ring": 1}
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("world", ["simulated", "processes"])
+def test_a_full_disk_is_one_line_and_what_was_measured_stays(accuracy: CommandLine, world: str) -> None:
+    """No file may be longer than 8,000 bytes: run.json is shorter, a case's is not."""
+    words = (*SHORT, "output_dir=run")
+    assert accuracy(*words, "seed=[0,1]").status == 0
+    limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000));"
+    code = f"{limit} runpy.run_module('accuracy', run_name='__main__', alter_sys=True)"
+    done = processes.python("-c", code, *words, f"world={world}", "seed=[0,1,2]", folder=accuracy.folder)
+    told = [line for line in done.stderr.splitlines() if line.startswith("accuracy: ")]
+    assert (done.returncode, len(told)) == (2, 1), done.stderr
+    assert "(File too large)" in told[0]
+    assert "Traceback" not in done.stderr
+    assert "3 found done" not in accuracy(*words, "seed=[0,1,2]").out
+    assert set(table.read_results(accuracy.folder / "run")["seed"]) == {0, 1, 2}
