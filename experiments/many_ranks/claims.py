@@ -15,6 +15,7 @@ TWINS = {
     "transformer_engine_all_gather": "te_all_gather", "ring_flash_attn_ring": "ring",
     "ring_flash_attn_zigzag": "zigzag", "ring_flash_attn_llama3": "llama3",
 }  # fmt: skip
+NOTHING = "not measured"
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:
@@ -37,14 +38,14 @@ def _near_twin(ranks: pd.DataFrame) -> Claim:
     own, twin = (worst.get(name, pd.Series(dtype=float)) for name in ("transformer_engine_p2p", "te_p2p"))
     apart = (own / twin - 1).abs().dropna() if len(own) and len(twin) else pd.Series(dtype=float)
     text = "TransformerEngine's ring has its twin's error on the worst rank within 1%, at every number of ranks."
-    return Claim(text, bool(len(apart) and apart.max() < 0.01), f"{apart.max():.2%}" if len(apart) else "not measured")
+    return Claim(text, bool(apart.max() < 0.01), f"{apart.max():.2%}") if len(apart) else Claim(text, None, NOTHING)
 
 
 def _same(rows: pd.DataFrame, package: str, twin: str) -> Claim:
     both = beside(rows.assign(world="", sums=""), {package: twin})  # the twin is in one process
     differ = int((both["error_rel"] != both["error_of_ours"]).sum())
     text = f"{package} has {twin}'s error in every digit."
-    return Claim(text, bool(len(both)) and not differ, f"{differ} of {len(both)} rows differ")
+    return Claim(text, not differ, f"{differ} of {len(both)} rows differ") if len(both) else Claim(text, None, NOTHING)
 
 
 def _grows(ranks: pd.DataFrame) -> Claim:
@@ -55,6 +56,8 @@ def _grows(ranks: pd.DataFrame) -> Claim:
         mean = group.groupby("world_size")["x_single_device"].mean()
         if len(mean) > 1:
             found[name] = float(np.polyfit(np.log(mean.index), np.log(mean), 1)[0])
-    fine = len(found) == len(names) and all(0.3 < power < 0.65 for power in found.values())
     text = "Where 16 bits are kept or added, dk grows as a power of 0.3 to 0.65 of the ranks from 8 on."
-    return Claim(text, fine, ", ".join(f"{name} {power:.2f}" for name, power in found.items()) or "not measured")
+    if len(found) < len(names):
+        return Claim(text, None, NOTHING)
+    fine = all(0.3 < power < 0.65 for power in found.values())
+    return Claim(text, fine, ", ".join(f"{name} {power:.2f}" for name, power in found.items()))
