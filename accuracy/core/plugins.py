@@ -8,6 +8,7 @@ those of the ranks that it starts.
 import hashlib
 import importlib
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import inspect
 import os
@@ -50,6 +51,14 @@ def load(source: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up by name
     spec.loader.exec_module(module)
     return module
+
+
+def version(distribution: str) -> str | None:
+    """The installed version of a distribution, or None where it is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def module_of(source: str) -> str:

@@ -1,7 +1,6 @@
 """Where a number comes from: code, versions, device, and every switch that changes arithmetic."""
 
 import hashlib
-import importlib.metadata
 import os
 import platform
 import re
@@ -73,10 +72,10 @@ def fingerprint(device: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda if device == "cuda" else None,
         **{
-            name: _version(name.replace("_", "-")) if device == "cuda" else None
+            name: plugins.version(name.replace("_", "-")) if device == "cuda" else None
             for name in ("flash_attn", "flash_attn_4")
         },
-        "triton": _version("triton") if device == "cuda" or interpreted else None,
+        "triton": plugins.version("triton") if device == "cuda" or interpreted else None,
         "cudnn": torch.backends.cudnn.version() if device == "cuda" else None,
         "knobs": knobs(device),
     }
@@ -90,7 +89,7 @@ def provenance(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "processors": os.cpu_count(),
-        "packages": {name: _version(name) for name in (*PACKAGES, *THIRD_PARTY)},
+        "packages": {name: plugins.version(name) for name in (*PACKAGES, *THIRD_PARTY)},
         "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         **(_cuda() if device == "cuda" else {}),
     }
@@ -176,10 +175,3 @@ def _git() -> dict[str, Any]:
     commit = command("git", "-C", str(PACKAGE.parent), "rev-parse", "HEAD")
     changed = command("git", "-C", str(PACKAGE.parent), "status", "--porcelain", "--", "accuracy", "configs")
     return {"git_commit": commit or os.environ.get("GIT_COMMIT"), "dirty": bool(changed) if commit else None}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None

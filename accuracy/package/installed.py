@@ -3,9 +3,9 @@
 No torch here: claims read `OURS`.
 """
 
-import importlib.metadata
 from collections.abc import Collection
 
+from accuracy.core import plugins
 from accuracy.core.case import Case
 
 OURS = {
@@ -40,11 +40,8 @@ UNBALANCED = "torch balances the work of causal masks only; set problem.mask=cau
 
 def unsupported(distribution: str) -> str | None:
     """Why nothing of the distribution can run, or None."""
-    try:
-        importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return f"{distribution} is not installed; pip install 'attention-accuracy[packages]'"
-    return None
+    there = plugins.version(distribution)
+    return None if there else f"{distribution} is not installed; pip install 'attention-accuracy[packages]'"
 
 
 def called(case: Case) -> str:

@@ -20,7 +20,6 @@ A function of a user's is given more where it has a word of flash-attn's for it:
 measured where the user gives that number: nothing tells a function that serves them from one for self-attention.
 """
 
-import importlib.metadata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -227,7 +226,7 @@ class AnyCallable(Schedule):
         """The callable's file and the version of what it calls."""
         found = plugins.load_function(str(dict(case.variant.options)["fn"]))
         name = getattr(found.module, "DISTRIBUTION", None)
-        return f"{found.code}+{name}=={importlib.metadata.version(name)}" if name else found.code
+        return f"{found.code}+{name}=={plugins.version(name)}" if name else found.code
 
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None, Graph]:
         """See `Schedule.forward`: out, lse or None, the graph."""

@@ -5,11 +5,16 @@ import pandas as pd
 
 from accuracy.results.claim import Claim, beside, largest_below, over_ranks
 
+ADDED_IN_16_BITS = (
+    "transformer_engine_p2p", "transformer_engine_all_gather", "ring_flash_attn_llama3", "ringmaster_ring",
+    "ringmaster_zigzag",
+)  # fmt: skip
 ROUNDED = ("out", "dq", "dk", "dv")
 FLOAT32_SUMS = (
     "ring_flash_attn_ring", "ring_flash_attn_zigzag", "ring_flash_attn_stripe", "ring_flash_attn_llama3_ring",
     "yunchang_ring", "yunchang_zigzag", "yunchang_stripe", "yunchang_hybrid", "torch_context_parallel_allgather",
-    "torch_context_parallel_alltoall_balanced", "torch_context_parallel_public",
+    "torch_context_parallel_alltoall_balanced", "torch_context_parallel_public", "ring_attention_pytorch_ring",
+    "ring_attention_pytorch_striped",
 )  # fmt: skip
 TWINS = {
     "transformer_engine_all_gather": "te_all_gather", "ring_flash_attn_ring": "ring",
@@ -49,15 +54,14 @@ def _same(rows: pd.DataFrame, package: str, twin: str) -> Claim:
 
 
 def _grows(ranks: pd.DataFrame) -> Claim:
-    names = ("transformer_engine_p2p", "transformer_engine_all_gather", "ring_flash_attn_llama3")
-    worst = over_ranks(ranks[ranks["variant"].isin(names) & (ranks["tensor"] == "dk")], "max")
+    worst = over_ranks(ranks[ranks["variant"].isin(ADDED_IN_16_BITS) & (ranks["tensor"] == "dk")], "max")
     found = {}
     for name, group in worst[worst["world_size"] >= 8].groupby("variant"):
         mean = group.groupby("world_size")["x_single_device"].mean()
         if len(mean) > 1:
             found[name] = float(np.polyfit(np.log(mean.index), np.log(mean), 1)[0])
     text = "Where 16 bits are kept or added, dk grows as a power of 0.3 to 0.65 of the ranks from 8 on."
-    if len(found) < len(names):
+    if len(found) < len(ADDED_IN_16_BITS):
         return Claim(text, None, NOTHING)
     fine = all(0.3 < power < 0.65 for power in found.values())
     return Claim(text, fine, ", ".join(f"{name} {power:.2f}" for name, power in found.items()))

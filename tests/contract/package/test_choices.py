@@ -10,7 +10,8 @@ import torch
 from accuracy.core.errors import ConfigError
 from accuracy.execute.plan import plan
 from accuracy.kernel.eager import Eager
-from accuracy.package import flash_attn_stand_in, installed, substitutes
+from accuracy.package import flash_attn_stand_in, substitutes
+from accuracy.variant.base import schedule_of
 from tests.contract.package.driving import DISTRIBUTIONS, WORLD, missing
 from tests.measuring import TINY, configuration
 from tests.variants import packages
@@ -44,12 +45,15 @@ def test_a_missing_package_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatc
     def not_found(name: str) -> Any:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(installed.importlib.metadata, "version", not_found)
+    monkeypatch.setattr(importlib.metadata, "version", not_found)
     for variant in VARIANTS:
         for prefix, name in DISTRIBUTIONS.items():
             if variant.startswith(prefix):
                 reason = f"{name} is not installed; pip install 'attention-accuracy[packages]'"
                 assert unsupported(f"variant={variant}") == reason
+                plans = plan(configuration(*WORDS, f"variant=[{variant},ring]", "unusable=record"), None)
+                (case,) = (each.case for each in plans if each.unsupported)
+                assert f"{name}==None" in schedule_of(case.variant.forward).code(case)
 
 
 def test_what_a_package_cannot_do_is_a_line_that_says_what_to_do() -> None:
