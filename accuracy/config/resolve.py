@@ -5,6 +5,7 @@ In: a composed configuration, and the keys that its user gave, as the command li
 `problem.mask`). Out: the same as plain dicts, for `accuracy.config.read`.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -97,12 +98,14 @@ def with_given(config: Mapping[str, Any], given: set[str]) -> Config:
     found["given"] = sorted(given)
     main = found.get("problem") or {}
     if found.get("given_keys") == EVERYWHERE and isinstance(found.get("also"), Mapping):
-        found["also"] = {name: _grid_with(grid, main, given) for name, grid in found["also"].items()}
+        most = _most(found.get("world_size", 1)) if "world_size" in given else 1
+        found["also"] = {name: _grid_with(grid, main, given, most) for name, grid in found["also"].items()}
     return found
 
 
-def _grid_with(grid: Any, main: Mapping[str, Any], given: set[str]) -> Any:
-    """Return a further grid without the keys that are given. main: the main grid's problem."""
+def _grid_with(grid: Any, main: Mapping[str, Any], given: set[str], ranks: int) -> Any:
+    """Return a further grid without the keys that are given. main: the main grid's problem; ranks: the most that are
+    given. Runs again of more ranks than the grid's own are fewer: it is the calls of ranks that show a race."""
     if not isinstance(grid, Mapping):
         return grid
     left = {key: value for key, value in grid.items() if key not in given}
@@ -114,9 +117,10 @@ def _grid_with(grid: Any, main: Mapping[str, Any], given: set[str]) -> Any:
     if "problem.seqlen" in given:
         problem |= _rescaled(grid["problem"], main["seqlen"], given)
     left["problem"] = problem
-    if left.get("reruns", {}).get("repeat"):
+    if repeat := left.get("reruns", {}).get("repeat"):
         most = max(1, MOST_PAIRS_AGAIN // _pairs({**main, **problem}))
-        left["reruns"] = {**left["reruns"], "repeat": min(left["reruns"]["repeat"], most)}
+        repeat = math.ceil(repeat * min(1.0, _most(grid.get("world_size", ranks)) / ranks))
+        left["reruns"] = {**left["reruns"], "repeat": min(repeat, most)}
     return left
 
 

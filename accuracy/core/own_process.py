@@ -1,14 +1,17 @@
 """Is this process one that measures cases and does nothing else? Then whatever is raised in it, a function raised."""
 
+import multiprocessing
 import os
 
 _process = 0
 
 
 def begin() -> None:
-    """Learn that this process, a worker or a rank, is one: nobody stops it by an exception."""
+    """Learn that this process, a worker or a rank, is one: nobody stops it by an exception. To functions it is as one
+    that a shell started: its server of processes is not theirs, and no lock of theirs outlives it."""
     global _process
     _process = os.getpid()
+    multiprocessing.set_start_method(None, force=True)
 
 
 def is_one() -> bool:

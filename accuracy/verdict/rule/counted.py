@@ -4,7 +4,8 @@
 bit, so one differing element counts. But where unwritten memory, or a receive buffer too early, is read, `invalid`
 names that. The size of the change tells what differs. Sums in another order stay within the rounding of the format: an
 element's change is at most `rounding_band` of the tensor's size, a few ulps. What is larger is other data: a race. A
-race that strikes one call in 200 is seen in 920 repeats with 1 - (1 - 1/200)^920 = 99%.
+race that strikes one call in 200 is seen in 920 repeats with 1 - (1 - 1/200)^920 = 99%. They are of two ranks; where
+more are asked for, repeats are fewer and the ranks' calls as many: 232 repeats of eight.
 
 `invalid`, a single element is enough: non-finite where the reference is finite; a wrong shape or dtype; writing to
 memory that is not the variant's; elements that turn non-finite when unwritten memory, memory around the inputs
