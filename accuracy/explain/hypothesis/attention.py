@@ -13,6 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+FORWARD = ("out", "lse")
 Stage = Callable[[Tensor], Tensor]
 MOST_PAIRS, MOST_SCORES = 2**20, 2**18
 """Pairs (Sq, S) of the largest problem that is taken, and scores (B, H, Sq, S) of the largest on which all hypotheses
@@ -168,3 +169,26 @@ class Attention:
     def finite(self) -> bool:
         """Whether every query counts a key."""
         return bool((self.counts != 0).any(-1).all())
+
+
+@dataclass(frozen=True)
+class OnRows:
+    """Two attentions, each of which computes some queries. rows: (Sq,), true where the other one does."""
+
+    rows: Tensor
+    right: Attention
+    other: Attention
+
+    @cached_property
+    def parts(self) -> tuple[Attention, Attention]:
+        """Each with dout of its own rows; gradients are linear in it."""
+        here = self.rows[:, None]
+        return self.other.but(dout=self.other.dout * here), self.right.but(dout=self.right.dout * ~here)
+
+    def tensor(self, name: str) -> Tensor:
+        """A result by name in token layout, as `Attention.tensor`."""
+        if name not in FORWARD:
+            other, right = (each.tensor(name) for each in self.parts)
+            return other + right
+        other, right = self.other.tensor(name), self.right.tensor(name)
+        return torch.where(self.rows.view(-1, *[1] * (right.dim() - 2)), other, right)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
+import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.explain.hypothesis.attention import MOST_SCORES, Attention, Stage
+from accuracy.explain.hypothesis.attention import FORWARD, MOST_SCORES, Attention, OnRows, Stage
 from accuracy.runtime.sharding import cut, join, token_map
 
-FORWARD, BACKWARD = ("out", "lse"), ("dq", "dk", "dv")
+BACKWARD = ("dq", "dk", "dv")
 Predicts = Mapping[str, Tensor | Callable[[], Tensor]]
 Change = Callable[[Attention], Attention]
 
@@ -41,7 +42,7 @@ class Asked:
 
     reference: what is right; returned: by name, what the ranks returned, float64, token layout, finite tensors only;
     wrong: those that are asked about; forward_wrong: whether out or lse is beyond rounding; expected: of each tensor,
-    the relative error that rounding explains.
+    the relative error that rounding explains; ranks: those with wrong queries, where others' are right.
     """
 
     case: Case
@@ -50,6 +51,7 @@ class Asked:
     wrong: tuple[str, ...]
     forward_wrong: bool
     expected: Mapping[str, float]
+    ranks: tuple[int, ...] = ()
 
     @property
     def is_part(self) -> bool:
@@ -117,31 +119,50 @@ def head_first(move: Stage) -> Stage:
 
 
 def altered(
-    asked: Asked, name: str, cause: str, change: Change, parameter: str = "", freedom: int = 0
+    asked: Asked, name: str, cause: str, change: Change, parameter: str = "", freedom: int = 0, *, by_rank: bool = False
 ) -> Iterator[Hypothesis]:
-    """An attention with one thing changed, in the forward, in the backward, or in both."""
-    changed = change(asked.reference)
-    if not changed.finite:
+    """An attention with one thing changed, in the forward, in the backward, or in both; by_rank: also in the queries of
+    the wrong ranks alone."""
+    if not change(asked.reference).finite:
         return
+    yield from _altered(asked, name, cause, lambda right: tensors_of(change(right)), parameter, freedom)
+    if by_rank and asked.ranks:
+        rows, where = torch.isin(asked.owners[0], torch.tensor(asked.ranks)), " and ".join(map(str, asked.ranks))
+
+        def there(right: Attention) -> Predicts:
+            return tensors_of(OnRows(rows, right, change(right)))
+
+        here = f"{cause} on rank{'s' * (len(asked.ranks) > 1)} {where}"
+        yield from _altered(asked, name, here, there, parameter, freedom + 1)
+
+
+def _altered(
+    asked: Asked, name: str, cause: str, predict: Callable[[Attention], Predicts], parameter: str, freedom: int
+) -> Iterator[Hypothesis]:
     if asked.forward_wrong:
-        yield Hypothesis(name, cause, tensors_of(changed), parameter, freedom)
+        yield Hypothesis(name, cause, predict(asked.reference), parameter, freedom)
     if set(asked.wrong) & set(BACKWARD):
         for word, base in asked.bases:
-            predicts = gradients_of(change(base))
+            predicts = _gradients(predict(base))
             yield Hypothesis(f"{name} (backward)", f"{cause} in the backward{word}", predicts, parameter, freedom)
         if not asked.forward_wrong:
             again = f"{cause} in a backward that computes out and lse anew"
-            yield Hypothesis(f"{name} (recomputed)", again, gradients_of(changed), parameter, freedom)
+            predicts = _gradients(predict(asked.reference))
+            yield Hypothesis(f"{name} (recomputed)", again, predicts, parameter, freedom)
 
 
-def tensors_of(attention: Attention) -> Predicts:
+def tensors_of(attention: Attention | OnRows) -> Predicts:
     """All of an attention's results."""
     return {name: partial(attention.tensor, name) for name in (*FORWARD, *BACKWARD)}
 
 
 def gradients_of(attention: Attention) -> Predicts:
     """Those of its backward alone."""
-    return {name: partial(attention.tensor, name) for name in BACKWARD}
+    return _gradients(tensors_of(attention))
+
+
+def _gradients(predicts: Predicts) -> Predicts:
+    return {name: predicts[name] for name in BACKWARD}
 
 
 def setting(**inputs: object) -> Change:

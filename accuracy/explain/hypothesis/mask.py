@@ -24,7 +24,7 @@ def masks(asked: Asked) -> Iterator[Hypothesis]:
         if any(torch.equal(counts, each) for each in seen) or counts.shape != seen[0].shape:
             continue
         seen.append(counts)
-        yield from altered(asked, f"mask: {word}", word, setting(counts=counts))
+        yield from altered(asked, f"mask: {word}", word, setting(counts=counts), by_rank=True)
 
 
 def _others(asked: Asked) -> Iterator[tuple[str, Tensor]]:
@@ -152,4 +152,4 @@ def dropouts(asked: Asked) -> Iterator[Hypothesis]:
         block = own[..., asked.keys[0]].repeat(1, 1, ranks, ranks)[:, :, rows][..., keys]
         others["every block has the first one's dropout mask (local queries and keys)"] = block
     for cause, other in others.items():
-        yield from altered(asked, "another dropout mask", cause, setting(dropout=other))
+        yield from altered(asked, "another dropout mask", cause, setting(dropout=other), by_rank=True)

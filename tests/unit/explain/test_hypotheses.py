@@ -48,6 +48,13 @@ def shifted(x: Tensor) -> Tensor:
     return x.roll(-10, 1)
 
 
+def a_key_ahead_on_rank_2(plain: Plain) -> Tensor:
+    rows = torch.arange(20, 30)
+    changed = plain.mask.clone()
+    changed[rows, rows + 1] = 1
+    return changed
+
+
 def one_pair(plain: Plain) -> Tensor:
     changed = plain.mask.clone()
     changed[27, 13] = 0
@@ -123,6 +130,10 @@ PROVEN = {
     "a small constant": (with_a_constant, "lse", "1e-09 is added to the sum of exp(s - max)"),
     "a tail of tokens": (final("dk", lambda x: x * (torch.arange(40) < 37)[:, None, None]), "dk",
                          "zero in tokens 37 to 39 of 40"),
+    "a mask of one rank": (whole(mask=a_key_ahead_on_rank_2), "dv",
+                           "one key too far ahead on rank 2"),
+    "a scale of two ranks": (whole(q=lambda plain: plain.q * (1 + (torch.arange(40) >= 20).double()[:, None, None])),
+                             "out", "(twice it), not 0.2 on ranks 2 and 3"),
     "keys in bfloat16": (whole(k=lambda plain: to_bfloat16(plain.k)), "out", "k is cast to bfloat16"),
 }  # fmt: skip
 
