@@ -22,11 +22,18 @@ MODULES = (
 CLASSES = torch.Tensor, torch.nn.Module, torch.autograd.Function
 LIMITS = "AS", "CPU", "DATA", "FSIZE", "NOFILE", "STACK"
 SMALLEST = 2.0**-1074
+PYTHON_S, COMPILER_S = 1000, 2000
 
 
 def _hooks() -> tuple[int, ...]:
     names = [name for name in vars(torch.nn.modules.module) if name.startswith("_global_") and name.endswith("hooks")]
     return tuple(len(getattr(torch.nn.modules.module, name)) for name in names)
+
+
+def _recursion_limit() -> int:
+    """2,000, to which torch's compiler raises it, is as Python's own."""
+    limit = sys.getrecursionlimit()
+    return PYTHON_S if limit == COMPILER_S else limit
 
 
 STATES: dict[str, Callable[[], Any]] = {
@@ -39,7 +46,7 @@ STATES: dict[str, Callable[[], Any]] = {
     "hooks of saved tensors": lambda: bool(torch._C._autograd._top_saved_tensors_default_hooks(True)),
     "numbers below the normal ones": lambda: bool(torch.tensor(SMALLEST, dtype=torch.float64) * 1 > 0),
     "blocked signals": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []),
-    "the recursion limit": sys.getrecursionlimit,
+    "the recursion limit": _recursion_limit,
     **{f"the limit RLIMIT_{name}": partial(resource.getrlimit, getattr(resource, f"RLIMIT_{name}")) for name in LIMITS},
 }  # fmt: skip
 """What is compared beside replaced functions, by what it is called where it differs."""

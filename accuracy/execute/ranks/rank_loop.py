@@ -31,6 +31,7 @@ from accuracy.results import storage
 from accuracy.runtime import arithmetic, device
 from accuracy.runtime.changes import Changes
 from accuracy.simulate.program import Mode, Ran, build_kernel, rank_program
+from accuracy.variant.base import schedule_of
 from accuracy.world import sums
 from accuracy.world.base import Results, Tensors
 from accuracy.world.processes import ProcessesWorld, run_rank
@@ -256,6 +257,8 @@ class Rank:
         if rank >= case.world_size:
             self._agree()
             return (), {}
+        if what == PLAIN and schedule_of(case.variant.forward).load(case):
+            self._changes = Changes()
         shards = self._shards if given is None else given
         if isinstance(shards, Exception):
             raise shards

@@ -7,6 +7,7 @@ import torch
 from accuracy.execute.plan import plan
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
+from accuracy.variant.base import schedule_of
 from tests.measuring import COSTS, configuration
 from tests.real_ranks import RealRanks
 from tests.variants import schedules, skip_if_bound_to_a_kernel
@@ -19,7 +20,6 @@ pytestmark = [
 ]
 SIZES = [size for size in (1, 2, 3, 4, 8) if size <= GPUS]
 PROBLEM = ("problem.seqlen=1536", "problem.heads=8", "problem.heads_kv=2", "problem.head_dim=64", "problem.batch=2")
-FOR_INFERENCE = ("split_kv", "flash_attn_split")
 NO_GRADIENTS = {f"the variant returns no {name}" for name in ("dq", "dk", "dv")}
 
 
@@ -46,5 +46,5 @@ def test_both_worlds_give_the_same_bits(pool: RealRanks, variant: str, dtype: st
             pd.DataFrame(pipeline.measure(case).rows).drop(columns=COSTS, errors="ignore") for pipeline in pipelines
         )
         missing = set(expected.loc[expected["status"] != "ok", "reason"])
-        assert missing == (NO_GRADIENTS if variant in FOR_INFERENCE else set())
+        assert missing == (set() if schedule_of(case.variant.forward).gradients else NO_GRADIENTS)
         pd.testing.assert_frame_equal(found, expected, check_exact=True)

@@ -55,6 +55,7 @@ def test_ranks_that_share_a_device_have_the_simulated_bits(tmp_path: Path, devic
     pd.testing.assert_frame_equal(*(each.reset_index(drop=True) for each in both), check_exact=True)
 
 
+STARTED_ANEW = "further cases have a new process"
 PACKAGES = (
     "ring_flash_attn_ring", "ring_flash_attn_zigzag", "ring_flash_attn_llama3", "yunchang_zigzag", "ringmaster_zigzag",
     "transformer_engine_p2p", "transformer_engine_all_gather", "transformer_engine_a2a",
@@ -63,8 +64,10 @@ PACKAGES = (
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_packages_have_the_digits_that_they_have_over_gloo_and_nccl(tmp_path: Path, device: str) -> None:
-    """Of two ranks no sum has another order."""
+def test_packages_have_the_digits_that_they_have_over_gloo_and_nccl(
+    tmp_path: Path, device: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of two ranks no sum has another order. None is told to have changed torch, and costs its ranks a new start."""
     if device == "cuda" and torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     words = ["problem.seqlen=256", "problem.heads=4", "problem.heads_kv=4", "problem.head_dim=32", f"device={device}"]
@@ -74,6 +77,7 @@ def test_packages_have_the_digits_that_they_have_over_gloo_and_nccl(tmp_path: Pa
         run(tmp_path / said, *words, f"world.processes.share_gpu={said}").drop(columns=[*COSTS, "case_id", "sums"])
         for said in ("true", "false")
     )
+    assert STARTED_ANEW not in capfd.readouterr().err
     order = ["variant", "kernel", "tensor", "rank"]
     assert (shared["status"] == table.OK).any()
     assert not (shared["status"] == table.FAILED).any()
@@ -233,7 +237,7 @@ ON_A_GPU = {"device": "cuda", "seqlen": 128, "heads": 4, "heads_kv": 2, "head_di
 def test_a_fault_that_only_eight_ranks_show_is_found_on_one_gpu(capfd: pytest.CaptureFixture[str]) -> None:
     found = accuracy.diagnose({"mine": wrong_at_8}, world_size=8, device="cuda")
     assert (found.is_bug, found.label in BUGS) == (True, True), found.sentence
-    assert "further cases have a new process" not in capfd.readouterr().err  # nor does any case start ranks anew
+    assert STARTED_ANEW not in capfd.readouterr().err  # nor does any case start ranks anew
 
 
 @pytest.mark.gpu
