@@ -20,6 +20,8 @@ LENGTHS = {1: 43, 8: 40, 16: 48, 32: 96, 64: 192, 128: 128}
 """By what a length may have to be a multiple of, one that is no multiple of the next."""
 MASKS = ("causal", "full")
 HEADS = {"heads", "heads_kv"}
+GROUPED = {"heads": 4, "heads_kv": 2}
+"""Not of one key head, which broadcasts: a product that knows no groups takes it for all query heads."""
 KNOWN = {"batch", "seqlen", "head_dim", "mask", "softmax_scale", *HEADS}
 """What of a problem the questions are about; a user who gives more of it is asked nothing."""
 
@@ -40,7 +42,7 @@ def hardest(base: Problem, given: set[str], parts: int) -> list[Problem]:
 
     given: what the user chose of a problem, which stays; parts: into how many the ranks cut a length.
     """
-    heads = {} if HEADS & given else {"heads": 2, "heads_kv": 1}
+    heads = {} if HEADS & given else GROUPED
     hard: dict[str, Any] = {"batch": 2, "seqlen": parts * LENGTHS[1], **heads}
     found = []
     for mask, dim in zip(MASKS, (40, 8), strict=True):
@@ -60,7 +62,7 @@ def questions(base: Problem, given: set[str], parts: int) -> dict[str, Problem]:
     found = {name: problem for name, problem in found.items() if problem != base}
     found |= {f"mask={mask}": replace(base, mask=mask) for mask in MASKS if mask != base.mask}
     found |= {"batch=2": replace(base, batch=2)}
-    found |= {"heads_kv=1": replace(base, heads_kv=1)} if not HEADS & given else {}
+    found |= {"heads_kv=2": replace(base, **GROUPED)} if not HEADS & given else {}
     return {name: problem for name, problem in found.items() if name.partition("=")[0] not in given}
 
 
@@ -71,7 +73,7 @@ def taken(base: Problem, right: Mapping[str, bool]) -> Shapes:
         dims=tuple(dim for dim in DIMS if f"head_dim={dim}" not in refused),
         unit=next((unit for unit, length in LENGTHS.items() if f"seqlen={length}" not in refused), base.seqlen),
         batches="batch=2" not in refused,
-        grouped="heads_kv=1" not in refused,
+        grouped="heads_kv=2" not in refused,
         masks=tuple(mask for mask in MASKS if f"mask={mask}" not in refused),
     )
 

@@ -10,7 +10,11 @@ import torch
 from torch import Tensor
 
 import accuracy
+from accuracy.config.resolve import keys_of, resolved
+from accuracy.execute.ask import with_answers
+from accuracy.execute.settle import read_settled
 from accuracy.verdict.label import HARDLY_CHECKED, NONDETERMINISTIC, ROUNDING
+from tests.measuring import composed
 
 SMALL = {"seqlen": 32, "heads": 2, "heads_kv": 1, "head_dim": 16}
 CALLS = itertools.count()
@@ -91,3 +95,21 @@ def test_where_most_cases_fail_little_was_checked() -> None:
     assert (found.label, found.is_bug) == (HARDLY_CHECKED, False)
     with pytest.raises(AssertionError):
         found.raise_if_faulty()
+
+
+def of_as_many_key_heads(q, k, v, *, causal, softmax_scale):
+    """einsum lets one key head stand for all query heads, and refuses two for four."""
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+
+
+def test_products_that_know_no_groups_are_asked_with_as_many_key_heads() -> None:
+    fn = f"variant.callable.fn={__file__}:{of_as_many_key_heads.__name__}"
+    words = ("experiment=diagnose", "device=cpu", "variant=callable", fn, "world_size=1")
+    config = resolved(composed(*words), keys_of(words))
+    asked, refused = with_answers(read_settled(config), config)
+    problems = {problem for grid in (asked, *asked.also) for problem in grid.problems}
+    assert all(each.heads == each.heads_kv for each in problems)
+    assert ["heads_kv=2" in str(each.unsupported) for each in refused] == [True]
