@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from accuracy.api.diagnose import Diagnosis, diagnose
     from accuracy.api.drift import attribute, drift, invariance
     from accuracy.api.measure import measure
-    from accuracy.api.tables import columns, compare, load
+    from accuracy.api.tables import columns, compare, load, summary
     from accuracy.api.tolerance import tolerance
     from accuracy.core.errors import ConfigError
     from accuracy.live.capture import capture
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ConfigError", "Diagnosis", "assert_accurate", "assert_close", "attribute", "bounds", "capture", "columns",
-    "compare", "diagnose", "drift", "invariance", "judge", "load", "measure", "plot", "tolerance",
+    "compare", "diagnose", "drift", "invariance", "judge", "load", "measure", "plot", "summary",
+    "tolerance",
 ]  # fmt: skip
 _MODULES = {
     "ConfigError": "core.errors", "Diagnosis": "api.diagnose", "assert_accurate": "api.assert_accurate",
@@ -37,6 +38,7 @@ _MODULES = {
     "columns": "api.tables", "compare": "api.tables", "diagnose": "api.diagnose", "drift": "api.drift",
     "attribute": "api.drift", "invariance": "api.drift",
     "load": "api.tables", "measure": "api.measure", "plot": "api.plot",
+    "summary": "api.tables",
     "capture": "live.capture", "judge": "live.judge", "tolerance": "api.tolerance",
 }  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""`accuracy.load`, `columns` and `compare`: the table of a run, what its columns mean, and two runs cell by cell."""
+"""`accuracy.load`, `summary`, `columns` and `compare`: a run's table, its one number a tensor, what its columns
+mean, and two runs cell by cell."""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pandas as pd
 from accuracy.core.errors import ConfigError, entry
 from accuracy.gate import judge
 from accuracy.results import glossary
+from accuracy.results import summary as summaries
 from accuracy.results.cell import KEYS, measured
 from accuracy.results.run_table import RunTable, read_run
 
@@ -26,6 +28,26 @@ def path_of(name: str, given: object) -> Path:
     if not isinstance(given, str | Path) or not str(given).strip():
         raise ConfigError(f"{name}={given!r} is no folder; give its path as text or as a pathlib.Path")
     return Path(given)
+
+
+def _rows(given: Table) -> pd.DataFrame:
+    if not isinstance(given, pd.DataFrame | str | Path):
+        raise ConfigError(f"{type(given).__name__} is no table; give accuracy.measure's, or the folder of a run")
+    return given if isinstance(given, pd.DataFrame) else load(given)
+
+
+@entry()
+def summary(rows: Table) -> pd.DataFrame:
+    """Return one number for each tensor: how many times single device's error a variant has.
+
+    rows: a table of `accuracy.measure`, or the folder of a run. Each row of the result is a dtype, a variant and a
+    world size, each column a tensor: the error of all ranks together over that of the same kernel run once on one
+    device, relative Frobenius norms, the largest over seeds and problems. `attrs["title"]` says so; of a table of
+    single device alone the numbers are over the rounding floor. Raises ConfigError, a ValueError, for what is no table.
+    """
+    title, found = summaries.summary(_rows(rows))
+    found.attrs["title"] = title
+    return found
 
 
 def columns() -> pd.DataFrame:
@@ -49,10 +71,7 @@ def compare(a: Table, b: Table) -> pd.DataFrame:
     (to the last bit), same, changed, improved (b is better), regression (b is worse), undecided, outlier; `reason`.
     Raises ConfigError, a ValueError, where nothing is in both.
     """
-    for each in (a, b):
-        if not isinstance(each, pd.DataFrame | str | Path):
-            raise ConfigError(f"{type(each).__name__} is no table; give accuracy.measure's, or the folder of a run")
-    left, right = (each if isinstance(each, pd.DataFrame) else load(each) for each in (a, b))
+    left, right = map(_rows, (a, b))
     if left.empty or right.empty:
         raise ConfigError("a table has no rows; give what accuracy.measure or accuracy.load returns")
     across = _across(left, right)

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from accuracy.core.case import Case
-from accuracy.core.dtype import PROBES, REFERENCE_ERROR
 from accuracy.execute.plan import Planned
 from accuracy.execute.run import Outcome
 from accuracy.results import table
+from accuracy.results.summary import summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,23 +83,9 @@ def _failures(rows: pd.DataFrame, folder: Path) -> list[str]:
 
 
 def _ratios(results: pd.DataFrame) -> str:
-    """Without probes where there is more: their answers are exact, and single device's error may happen to be 0."""
-    rows = results[(results["rank"] == table.ALL_RANKS) & results["tensor"].notna()]
-    probing = rows["inputs"].isin(list(PROBES))
-    rows = rows if probing.all() else rows[~probing]
-    if rows.empty:
+    title, found = summary(results)
+    if found.empty:
         return "nothing was measured"
-    if (rows["variant"] == "single_device").all():  # a run of kernels alone, which are their own single device
-        title = "error / floor (relative Frobenius, worst seed and problem)"
-        index, value = ["dtype", "kernel"], "x_floor"
-    else:
-        title = "error / single device's error (relative Frobenius, all ranks, worst seed)"
-        index, value = ["dtype", "variant", "world_size"], "x_single_device"
-        rows = rows[rows["world_size"] == rows.groupby(index[:2])["world_size"].transform("max")]
-        exact = np.isinf(rows[value]) & np.isfinite(rows["error_rel"])  # single device has no error
-        least = rows["error_rel"] / rows["floor_rel"].clip(lower=REFERENCE_ERROR)
-        rows = rows.assign(**{value: rows[value].mask(exact, least)})
-        title += "\nwhere that is 0: over the rounding floor, or the reference's own error" if exact.any() else ""
-    shown = rows.pivot_table(index=index, columns="tensor", values=value, aggfunc="max")
-    shown = shown[[name for name in table.ALL_TENSORS if name in shown]]
-    return f"{title}\n{shown.to_string(float_format='{:.3g}'.format)}"
+    if "world_size" in found.index.names:
+        found = found.groupby(level=["dtype", "variant"]).tail(1)  # of the largest world size
+    return f"{title}\n{found.to_string(float_format='{:.3g}'.format)}"

@@ -20,7 +20,7 @@ LENGTHS = {1: 43, 8: 40, 16: 48, 32: 96, 64: 192, 128: 128}
 """By what a length may have to be a multiple of, one that is no multiple of the next."""
 MASKS = ("causal", "full")
 HEADS = {"heads", "heads_kv"}
-GROUPED = {"heads": 4, "heads_kv": 2}
+GROUPED: dict[str, Any] = {"heads": 4, "heads_kv": 2}
 """Not of one key head, which broadcasts: a product that knows no groups takes it for all query heads."""
 KNOWN = {"batch", "seqlen", "head_dim", "mask", "softmax_scale", *HEADS}
 """What of a problem the questions are about; a user who gives more of it is asked nothing."""

@@ -71,6 +71,8 @@ def diagnose(device: str, folder: Path) -> None:
     found = accuracy.diagnose({"mine": attention, "theirs": wrong}, **how)
     bugs = set(found.verdicts.loc[found.verdicts["label"].isin(BUGS), "variant"])
     assert (found.is_bug, bugs) == (True, {"theirs"})
+    assert str(found) == found.sentence
+    assert f">{'BUG'}</b> theirs" in found._repr_html_()
     assert isinstance(accuracy.diagnose(measured(device)), accuracy.Diagnosis)
     with pytest.raises(accuracy.ConfigError):
         accuracy.diagnose([], **how)
@@ -119,6 +121,12 @@ def compare_load_columns(device: str, folder: Path) -> None:
     accuracy.measure({"mine": attention}, device=device, seed=[0, 1], output_dir=folder / "run", **SMALL)
     assert set(accuracy.compare(accuracy.load(folder / "run"), measured(device))["label"]) == {"identical"}
     assert "meaning" in accuracy.columns()
+    summary = accuracy.summary(measured(device))
+    assert (summary.index.names, list(summary)) == (
+        ["dtype", "variant", "world_size"],
+        ["out", "dq", "dk", "dv", "delta"],
+    )
+    assert summary.equals(accuracy.summary(folder / "run"))
 
 
 def plot(device: str, folder: Path) -> None:
@@ -163,7 +171,7 @@ def command_tolerance(device: str, folder: Path) -> None:
 ENTRIES: dict[str, Callable[[str, Path], None]] = {
     "assert_close": assert_close, "bounds": bounds, "measure": measure, "diagnose, Diagnosis, ConfigError": diagnose,
     "assert_accurate": assert_accurate, "tolerance": tolerance, "drift, attribute, invariance": paths,
-    "capture, judge": capture_and_judge, "compare, load, columns": compare_load_columns,
+    "capture, judge": capture_and_judge, "compare, load, summary, columns": compare_load_columns,
     "plot": plot,
 }  # fmt: skip
 COMMANDS = {
