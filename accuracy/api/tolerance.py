@@ -11,7 +11,7 @@ from accuracy.bound import advise
 from accuracy.config import find
 from accuracy.config.find import complete_part
 from accuracy.core.case import Problem
-from accuracy.core.dtype import FORMATS
+from accuracy.core.dtype import ALIASES, FORMATS
 from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.core.paths import CONFIGS
 from accuracy.runtime import arithmetic
@@ -40,6 +40,7 @@ def tolerance(
     ValueError, for a wrong argument.
     """
     word = str(dtype).removeprefix("torch.")
+    word = ALIASES.get(word, word)
     allowed = {"dtype": FORMATS, "mask": MASKS, "against": advise.REFERENCES}
     for name, value in {"dtype": word, "mask": mask, "against": against}.items():
         if value not in allowed[name]:

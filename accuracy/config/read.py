@@ -20,7 +20,7 @@ from accuracy.config.observers import OLD_KEYS, observers
 from accuracy.config.paths import NamedPath, named_paths
 from accuracy.config.resolve import EVERYWHERE
 from accuracy.core.case import Part, Problem, Variant
-from accuracy.core.dtype import DTYPES, FromZero, OneOf, Positive, Whole
+from accuracy.core.dtype import ALIASES, DTYPES, FromZero, OneOf, Positive, Whole
 from accuracy.core.errors import ConfigError
 from accuracy.core.fields import default_softmax_scale
 from accuracy.core.paths import EXPERIMENTS
@@ -83,7 +83,7 @@ class Configuration:
     precisions: SkipValidation[tuple[dict[str, str], ...]]  # overrides of the schedules' published policies
     inputs: SkipValidation[tuple[Part, ...]]
     problems: SkipValidation[tuple[Problem, ...]]
-    dtypes: Axis[Annotated[str, OneOf(*DTYPES)]]
+    dtypes: Axis[Annotated[str, OneOf(*DTYPES), BeforeValidator(lambda given: ALIASES.get(str(given), given))]]
     world: Annotated[str, OneOf("simulated", "processes")]
     world_sizes: Axis[Whole]
     seeds: Axis[FromZero]

@@ -67,6 +67,11 @@ all results. Their formats in `accuracy.core.quantisation`."""
 HELD = "bfloat16"
 DTYPES = FORMATS | dict.fromkeys(INPUT_FORMATS, FORMATS[HELD])
 """What a case may be said to have, and the format of its results."""
+ALIASES = {
+    "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "fp64": "float64",
+    "double": "float64",
+}  # fmt: skip
+"""What dtypes are called elsewhere."""
 PROBES = {
     "zero_query": ("out", "lse"), "index_value": ("out", "lse"), "one_value": ("out",), "one_gradient": ("dq", "dk"),
     "copied": ("out",), "whole": (),

@@ -162,6 +162,10 @@ def test_other_cases_beside_it_leave_a_case_its_numbers() -> None:
     assert among[metrics].to_numpy().tobytes() == alone[metrics].to_numpy().tobytes()
 
 
+def test_dtypes_have_the_names_that_others_give_them() -> None:
+    assert set(configuration("dtype=[bf16,half,float,double]").dtypes) == {"bfloat16", "float16", "float32", "float64"}
+
+
 def test_inputs_are_named_by_problem_seed_distribution_and_tensor_and_all_dtypes_are_their_roundings() -> None:
     base = drawn()
     assert not torch.equal(base["k"], base["v"])
