@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import accuracy
 from accuracy.chart import mark
 from accuracy.chart.view import Table
 from accuracy.report.build import ReportSummary
@@ -13,8 +14,11 @@ from docs.links import relinked
 
 GUIDES = {  # files of the repository that are pages, in the order of the contents
     "README.md": "guide/introduction.md",
+    "docs/functions.md": "guide/functions.md",
+    "docs/live.md": "guide/live.md",
     "configs/README.md": "guide/running.md",
     "reports/README.md": "guide/evidence.md",
+    "docs/columns.md": "guide/columns.md",
     "accuracy/gate/README.md": "guide/gate.md",
     "CONTRIBUTING.md": "guide/contributing.md",
     "CHANGELOG.md": "guide/changelog.md",
@@ -23,12 +27,11 @@ TUTORIAL = "examples/quickstart.ipynb"
 FINDINGS = "experiments/FINDINGS.md"
 LEADERBOARD = "leaderboard.md"
 BOARD = "reports/leaderboard.html"  # beside the reports' pages, to which its numbers lead
-API = """# API
+API = f"""# API
 
-```{eval-rst}
+```{{eval-rst}}
 .. automodule:: accuracy
-   :members: measure, diagnose, assert_accurate, assert_close, bounds, tolerance, compare, load, columns, Diagnosis,
-      ConfigError
+   :members: {", ".join(name for name in accuracy.__all__ if name != "plot")}
 .. automodule:: accuracy.plot
    :members:
 ```

@@ -28,12 +28,12 @@ from accuracy.results.claim import judge_answer
 from experiments.published import Tables
 
 BLOCK = re.compile(r"<!-- (table|claims|frozen): ([^>]*?) -->(\s*)(.*?)(\s*)<!-- end -->", re.DOTALL)
-COLUMNS = re.compile(r"<!-- columns.*?<!-- end of columns -->", re.DOTALL)
 PUBLISHED = (".parquet", ".gz", ".csv", ".txt")
 WIDTH = 150
-NO_PROSE = re.compile(  # sections about what was expected, code, links, versions
-    r"^## (?:Question|Prediction)s?\b.*?(?=^## |\Z)|^## Install.*|```.*?```|`[^`]*`|\]\([^)]*\)|^\[[^\]]+\]: [^\n]*"
-    r"|^ {4,}[^\n]*|\d+\.\d+\.\d+\S*|\b(?:torch|Triton|Python|flash-attn|JAX|transformers|cuDNN|MKL|since) [\d.]+"
+NO_PROSE = re.compile(  # sections about what was expected, limits, code, links, versions
+    r"^## (?:Question|Prediction|How to read)s?\b.*?(?=^## |\Z)|^## On the command line.*|```.*?```|`[^`]*`"
+    r"|\]\([^)]*\)|^\[[^\]]+\]: [^\n]*|^ {4,}[^\n]*|\d+\.\d+\.\d+\S*"
+    r"|\b(?:torch|Triton|Python|flash-attn|JAX|transformers|cuDNN|MKL|since) [\d.]+"
     r"|\b95%\s(?:interval|confidence)",
     re.DOTALL | re.MULTILINE,
 )
@@ -74,7 +74,7 @@ def not_borne_out(text: str, experiment: str, tables: Tables) -> Iterator[str]:
 
 def loose(text: str) -> list[str]:
     """The measured numbers that a document prints outside of its blocks, each with some words around it."""
-    prose = NO_PROSE.sub(" ", COLUMNS.sub(" ", BLOCK.sub(" ", text)))
+    prose = NO_PROSE.sub(" ", BLOCK.sub(" ", text))
     return [" ".join(prose[max(0, each.start() - 20) : each.end() + 10].split()) for each in MEASURED.finditer(prose)]
 
 

@@ -1,7 +1,7 @@
-"""What does each column of the table mean, and in which unit? The one list, from which README's glossary is made.
+"""What does each column of the table mean, and in which unit? The one list, from which docs/columns.md is made.
 
-`python -m accuracy.results.glossary README.md` writes it between the two marks there. TERMS are the words of a first
-screen, for a reader who meets them there.
+`python -m accuracy.results.glossary docs/columns.md` writes it between the two marks there. TERMS are the words of a
+first screen, for a reader who meets them there.
 """
 
 import re
@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-BEGIN, END = "<!-- columns: python -m accuracy.results.glossary README.md -->", "<!-- end of columns -->"
+BEGIN, END = "<!-- columns: python -m accuracy.results.glossary docs/columns.md -->", "<!-- end of columns -->"
 
 
 @dataclass(frozen=True)

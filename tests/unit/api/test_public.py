@@ -92,8 +92,8 @@ def test_plots_have_a_line_or_a_number_for_each_setting_and_tensor(ring: pd.Data
         accuracy.plot.heatmap(ring, value="x_singl")
 
 
-def test_the_glossary_has_every_column_of_the_table_and_readme_has_the_glossary() -> None:
+def test_the_glossary_has_every_column_of_the_table_and_its_page_has_the_glossary() -> None:
     assert list(accuracy.columns().index) == RESULTS_SCHEMA.names
     assert accuracy.columns()["meaning"].str.len().min() > 5
-    page = PACKAGE.parent / "README.md"
-    assert glossary.markdown() in page.read_text(), "python -m accuracy.results.glossary README.md"
+    page = PACKAGE.parent / "docs" / "columns.md"
+    assert glossary.markdown() in page.read_text(), "python -m accuracy.results.glossary docs/columns.md"
