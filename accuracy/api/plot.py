@@ -1,13 +1,17 @@
 """`accuracy.plot`: a table of `accuracy.measure` as matplotlib charts. Each function draws into `ax`, or a new figure.
 A variant has the colour that it has in reports.
 
-value: any column of numbers; those above 0 are averaged over seeds as geometric means.
+value: any column of numbers, error over single device's unless another is named; those above 0 are averaged over seeds
+as geometric means.
 """
+
+import itertools
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from accuracy.chart import mark
 from accuracy.core.errors import ConfigError, entry, unknown
@@ -16,10 +20,15 @@ from accuracy.results.glossary import COLUMNS
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, OK
 
 Chosen = str | list[str] | None
+DASHES = "solid", "dashed", "dotted", "dashdot"
+DEFAULT = "x_single_device"
+RATIOS = DEFAULT, "x_floor"  # with a line at 1
 
 
 @entry()
-def growth(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = None, ax: Axes | None = None) -> Axes:
+def growth(
+    table: pd.DataFrame, *, value: str = "x_single_device", tensor: Chosen = None, ax: Axes | None = None
+) -> Axes:
     """Draw a value over all ranks against the world size, a line for each setting and tensor. tensor: one or several of
     out, lse, dq, dk, dv, delta; None: out, dq, dk and dv. Raises ConfigError."""
     rows = _rows(table, value, tensor, ("world_size",))
@@ -32,7 +41,9 @@ def growth(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = No
 
 
 @entry()
-def by_rank(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = None, ax: Axes | None = None) -> Axes:
+def by_rank(
+    table: pd.DataFrame, *, value: str = "x_single_device", tensor: Chosen = None, ax: Axes | None = None
+) -> Axes:
     """Draw a value of each rank of the largest world, a line for each setting and tensor; arguments as in `growth`."""
     rows = _rows(table, value, tensor, ("rank",))
     rows = rows[(rows["rank"] != ALL_RANKS) & (rows["world_size"] == rows["world_size"].max())]
@@ -42,7 +53,7 @@ def by_rank(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = N
 
 
 @entry()
-def heatmap(table: pd.DataFrame, *, value: str = "x_single_device", ax: Axes | None = None) -> Axes:
+def heatmap(table: pd.DataFrame, *, value: str = DEFAULT, ax: Axes | None = None) -> Axes:
     """Draw a value over all ranks, a row for each setting and a column for each tensor; colours are logarithmic."""
     rows = _rows(table, value, list(ALL_TENSORS), ())
     rows = rows[rows["rank"] == ALL_RANKS].assign(setting=lambda each: _labels(each, ("tensor",)))
@@ -81,17 +92,37 @@ def _rows(table: pd.DataFrame, value: str, tensor: Chosen, needed: tuple[str, ..
 
 
 def _lines(rows: pd.DataFrame, value: str, along: str, ax: Axes | None) -> Axes:
-    axes = ax or plt.subplots(layout="constrained")[1]
-    rows = rows.assign(setting=_labels(rows, (along, *(("world_size",) if along == "rank" else ()))))
-    slots = mark.slots(dict(zip(rows["setting"], rows["variant"].astype(str), strict=True)))
+    """A colour for each variant, a marker for each tensor, dashes for each dtype and whatever else differs."""
+    axes = ax or plt.subplots(figsize=(8, 4.5), layout="constrained")[1]
+    but = (along, *(("world_size",) if along == "rank" else ()))
+    others = pd.concat(_labels(each, ("tensor", *but)) for _, each in rows.groupby("variant", sort=False))
+    rows = rows.assign(setting=_labels(rows, but), other=others)
+    rows["other"] = [text.removeprefix(name).strip() for text, name in zip(rows["other"], rows["variant"], strict=True)]
+    slots = mark.slots({name: name for name in rows["variant"].astype(str).unique()})
+    colours = {name: mark.on_paper(slot) for name, slot in slots.items()}
+    markers = dict(zip(ALL_TENSORS, "osD^vP", strict=False))
+    dashes = dict(zip(rows["other"].unique(), itertools.cycle(DASHES), strict=False))
     for setting, each in rows.groupby("setting", sort=False):
-        line, slot = each.groupby(along)[value].agg(_mean), slots[str(setting)]
-        axes.plot(line.index, line.to_numpy(), label=str(setting), marker=mark.marker(slot), color=mark.on_paper(slot))
+        line, (variant, tensor, other) = (
+            each.groupby(along)[value].agg(_mean),
+            each[["variant", "tensor", "other"]].iloc[0],
+        )
+        look = {"color": colours[variant], "marker": markers.get(tensor, "X"), "linestyle": dashes[other]}
+        axes.plot(line.index, line.to_numpy(), label=str(setting), **look)
     if (rows[value] > 0).all():
         axes.set_yscale("log")
+    if value in RATIOS:
+        axes.axhline(1.0, color="0.6", linewidth=0.8, zorder=0, label="_1")
+        for ticks in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            ticks("{x:.3g}")
     axes.set_xlabel(along.replace("_", " "))
     axes.set_ylabel(f"{value} [{COLUMNS[value].unit}]")
-    axes.legend(fontsize="small")
+    axes.set_title(COLUMNS[value].meaning, fontsize="small")
+    keys = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
+    tensors = rows["tensor"].unique()
+    keys += [Line2D([], [], color="0.4", linestyle="", marker=markers[name], label=name) for name in tensors]
+    keys += [Line2D([], [], color="0.4", linestyle=dash, label=name) for name, dash in dashes.items() if name]
+    axes.legend(handles=keys, fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1.0))
     return axes
 
 

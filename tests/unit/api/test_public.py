@@ -4,6 +4,8 @@ from pathlib import Path
 import matplotlib as mpl
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 import accuracy
 from accuracy.core.paths import PACKAGE
@@ -76,15 +78,24 @@ def test_a_table_is_diagnosed_as_it_is_and_a_case_that_raised_everywhere_raises(
         accuracy.diagnose(healthy[:0])
 
 
+def lines_of(axes: Axes) -> dict[str, Line2D]:
+    return {str(line.get_label()): line for line in axes.get_lines() if line.get_marker() != "None"}
+
+
 def test_plots_have_a_line_or_a_number_for_each_setting_and_tensor(ring: pd.DataFrame) -> None:
-    axes = accuracy.plot.growth(ring, tensor=["out", "dq"], value="x_single_device")
-    lines = {str(line.get_label()): line for line in axes.get_lines()}
+    axes = accuracy.plot.growth(ring, tensor=["out", "dq"])
+    lines = lines_of(axes)
     assert set(lines) == {"ring out", "ring dq", "zigzag out", "zigzag dq"}
     rows = ring[(ring["variant"] == "ring") & (ring["tensor"] == "dq") & (ring["rank"] == -1)]
     assert list(lines["ring dq"].get_xdata()) == [1, 2, 4]
     assert list(lines["ring dq"].get_ydata()) == pytest.approx(rows["x_single_device"].tolist())
+    looks = {name: (line.get_color(), line.get_marker()) for name, line in lines.items()}
+    assert len(set(looks.values())) == 4
+    assert looks["ring out"][0] == looks["ring dq"][0] != looks["zigzag dq"][0]
+    assert looks["ring dq"][1] == looks["zigzag dq"][1] != looks["ring out"][1]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["ring", "zigzag", "out", "dq"]
     axes = accuracy.plot.by_rank(ring, tensor="dk")  # of the largest world
-    assert [list(line.get_xdata()) for line in axes.get_lines()] == [[0, 1, 2, 3]] * 2
+    assert [list(line.get_xdata()) for line in lines_of(axes).values()] == [[0, 1, 2, 3]] * 2
     given = mpl.figure.Figure().subplots()
     assert accuracy.plot.heatmap(ring, ax=given) is given
     assert len(given.texts) == 6 * 6
