@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from accuracy.api import plot
     from accuracy.api.assert_accurate import assert_accurate
     from accuracy.api.assert_close import assert_close
+    from accuracy.api.assert_merge_close import assert_merge_close
     from accuracy.api.bounds import bounds
     from accuracy.api.diagnose import Diagnosis, diagnose
     from accuracy.api.drift import attribute, drift, invariance
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "ConfigError", "Diagnosis", "assert_accurate", "assert_close", "attribute", "bounds", "capture", "columns",
-    "compare", "diagnose", "drift", "invariance", "judge", "load", "measure", "plot", "summary",
+    "ConfigError", "Diagnosis", "assert_accurate", "assert_close", "assert_merge_close", "attribute", "bounds",
+    "capture", "columns", "compare", "diagnose", "drift", "invariance", "judge", "load", "measure", "plot", "summary",
     "tolerance",
 ]  # fmt: skip
 _MODULES = {
     "ConfigError": "core.errors", "Diagnosis": "api.diagnose", "assert_accurate": "api.assert_accurate",
-    "assert_close": "api.assert_close", "bounds": "api.bounds",
+    "assert_close": "api.assert_close", "assert_merge_close": "api.assert_merge_close", "bounds": "api.bounds",
     "columns": "api.tables", "compare": "api.tables", "diagnose": "api.diagnose", "drift": "api.drift",
     "attribute": "api.drift", "invariance": "api.drift",
     "load": "api.tables", "measure": "api.measure", "plot": "api.plot",

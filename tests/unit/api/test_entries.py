@@ -53,6 +53,15 @@ def assert_close(device: str, folder: Path) -> None:
         accuracy.assert_close(wrong, q, k, v, dout=dout, causal=True)
 
 
+def assert_merge_close(device: str, folder: Path) -> None:
+    generator = torch.Generator().manual_seed(2)
+    outs, lses = (torch.randn(shape, generator=generator).to(device) for shape in ((3, 1, 8, 2, 16), (3, 1, 2, 8)))
+    merged = (lses.softmax(0).transpose(-1, -2)[..., None] * outs).sum(0)
+    assert accuracy.assert_merge_close((merged, lses.logsumexp(0)), outs, lses)["out"] <= 1
+    with pytest.raises(AssertionError, match="partials have equal weights"):
+        accuracy.assert_merge_close(outs.mean(0), outs, lses)
+
+
 def bounds(device: str, folder: Path) -> None:
     q, k, v, dout = tensors(device, torch.float32)
     found = accuracy.bounds(q, k, v, dout, causal=True)
@@ -169,7 +178,7 @@ def command_tolerance(device: str, folder: Path) -> None:
 
 
 ENTRIES: dict[str, Callable[[str, Path], None]] = {
-    "assert_close": assert_close, "bounds": bounds, "measure": measure, "diagnose, Diagnosis, ConfigError": diagnose,
+    "assert_close": assert_close, "assert_merge_close": assert_merge_close, "bounds": bounds, "measure": measure, "diagnose, Diagnosis, ConfigError": diagnose,
     "assert_accurate": assert_accurate, "tolerance": tolerance, "drift, attribute, invariance": paths,
     "capture, judge": capture_and_judge, "compare, load, summary, columns": compare_load_columns,
     "plot": plot,
