@@ -45,7 +45,8 @@ def assert_close(
     roundings. arithmetic: of float32's products. A function that computes them in TF32, as tensor cores do, passes with
     a UserWarning that says so; `float32` refuses it, `tf32` lets it pass in silence. pieces: ranks or chunks whose
     partial results are merged. how: causal=False, softmax_scale=D**-0.5, or what a function has for their defaults in
-    its signature; window, documents, softcap, sinks, as in `accuracy.bounds`.
+    its signature; window, documents, softcap, sinks, attn_mask, as in `accuracy.bounds`; a function gets attn_mask by
+    this name, or as attn_bias, bias or mask.
 
     Returns each compared tensor's relative error. Raises AssertionError with the tensor, the worst place, by how much,
     and where the limit is from; ConfigError, a ValueError, for a wrong argument.

@@ -18,7 +18,7 @@ from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
 from accuracy.runtime import arithmetic
 
-HOW = ("causal", "softmax_scale", "window", "documents", "softcap", "sinks")
+HOW = ("causal", "softmax_scale", "window", "documents", "softcap", "sinks", "attn_mask")
 """Keywords that say which attention it is."""
 
 
@@ -32,6 +32,7 @@ class Attention:
     documents: Sequence[int] = ()
     softcap: float | None = None
     sinks: Sequence[float] = ()
+    attn_mask: Tensor | None = None
     pieces: int = 1
 
     def check(self, q: Tensor, k: Tensor) -> None:
@@ -55,6 +56,16 @@ class Attention:
         for name, (right, what) in allowed.items():
             if not right:
                 raise ConfigError(f"{name}={getattr(self, name)!r}; allowed: {what}")
+        if self.attn_mask is not None:
+            _check_mask(self.attn_mask, q, k)
+
+    def mask(self, queries: int, keys: int) -> Tensor | None:
+        """attn_mask as (B or 1, H or 1, Sq, S), detached."""
+        mask = self.attn_mask
+        if mask is None:
+            return None
+        mask = mask.detach()
+        return mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape)).expand(-1, -1, queries, keys)
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,8 @@ def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: A
     """Largest errors of out, lse and, where dout is given, dq, dk, dv of these inputs, element by element.
 
     q, dout: (B, Sq, H, D), k, v: (B, S, Hk, D), of one dtype. how: causal=False (the last query sees the last key),
-    softmax_scale=D**-0.5, window, documents (lengths), softcap, sinks (a logit a head); policy: `loosest` or `kernel`,
+    softmax_scale=D**-0.5, window, documents (lengths), softcap, sinks (a logit a head), attn_mask (True where a query
+    sees a key, or what is added to the scores, broadcast to (B, H, Sq, S)); policy: `loosest` or `kernel`,
     or an `accuracy.bound.policy.Policy`; pieces: ranks or chunks that are merged.
 
     Of each tensor, in its shape and float64: `certain`, which no implementation within the policy exceeds: an error
@@ -97,15 +109,31 @@ def exact(
     how: dict[str, Any] = {
         "scale": q.shape[-1] ** -0.5 if scale is None else float(scale), "causal": attention.causal,
         "window": attention.window, "documents": attention.documents, "softcap": attention.softcap,
-        "sinks": attention.sinks,
+        "sinks": attention.sinks, "mask": attention.mask(q.shape[1], k.shape[1]),
     }  # fmt: skip
     try:
         with arithmetic.exact(), torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             reference = float64.attention(q, k, v, dout, **how)
+            if bool(reference.lse.isneginf().any()):
+                raise ValueError("attn_mask hides all keys of some query; what its out should be nobody has agreed on")
             found = running_bounds(q, k, v, dout, reference, rounding, **how)
     except ValueError as error:  # a row that sees no key
         raise ConfigError(str(error)) from None
     return Exact(reference, found, rounding)
+
+
+def _check_mask(mask: object, q: Tensor, k: Tensor) -> None:
+    """Raise ConfigError for what cannot hide keys, or be added to scores, of q (B, Sq, H, D) and k (B, S, Hk, D)."""
+    full = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
+    words = f"True where a query sees a key, or what is added to the scores, broadcast to (B, H, Sq, S) = {full}"
+    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise ConfigError(f"attn_mask is {getattr(mask, 'dtype', type(mask).__name__)}; give {words}")
+    if mask.dim() > 4 or any(size not in (1, right) for size, right in zip(mask.shape[::-1], full[::-1], strict=False)):
+        raise ConfigError(f"attn_mask has the shape {tuple(mask.shape)}; give {words}")
+    if mask.device != q.device:
+        raise ConfigError(f"attn_mask is on {mask.device} and q on {q.device}; put them on one device")
+    if mask.dtype != torch.bool and bool((mask.isnan() | (mask == torch.inf)).any()):
+        raise ConfigError("attn_mask has nan or inf; a key is hidden by -inf")
 
 
 def _is_number(value: object) -> bool:

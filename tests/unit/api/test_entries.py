@@ -49,6 +49,8 @@ def assert_close(device: str, folder: Path) -> None:
     q, k, v, dout = tensors(device)
     assert set(accuracy.assert_close(attention, q, k, v, dout=dout, causal=True)) == {"out", "dq", "dk", "dv"}
     accuracy.assert_close(attention(q, k, v), q, k, v, causal=True)
+    hidden = torch.ones(64, 64, dtype=torch.bool, device=device).tril()
+    accuracy.assert_close(attention(q, k, v), q, k, v, attn_mask=hidden)
     with pytest.raises(AssertionError, match="dv is wrong"):
         accuracy.assert_close(wrong, q, k, v, dout=dout, causal=True)
 
@@ -178,7 +180,8 @@ def command_tolerance(device: str, folder: Path) -> None:
 
 
 ENTRIES: dict[str, Callable[[str, Path], None]] = {
-    "assert_close": assert_close, "assert_merge_close": assert_merge_close, "bounds": bounds, "measure": measure, "diagnose, Diagnosis, ConfigError": diagnose,
+    "assert_close": assert_close, "assert_merge_close": assert_merge_close, "bounds": bounds, "measure": measure,
+    "diagnose, Diagnosis, ConfigError": diagnose,
     "assert_accurate": assert_accurate, "tolerance": tolerance, "drift, attribute, invariance": paths,
     "capture, judge": capture_and_judge, "compare, load, summary, columns": compare_load_columns,
     "plot": plot,
