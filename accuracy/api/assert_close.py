@@ -46,7 +46,8 @@ def assert_close(
     a UserWarning that says so; `float32` refuses it, `tf32` lets it pass in silence. pieces: ranks or chunks whose
     partial results are merged. how: causal=False, softmax_scale=D**-0.5, or what a function has for their defaults in
     its signature; window, documents, softcap, sinks, attn_mask, as in `accuracy.bounds`; a function gets attn_mask by
-    this name, or as attn_bias, bias or mask.
+    this name, or as attn_bias, bias or mask. rows: positions of the tokens that out, lse, dq, dk and dv are of, where
+    they are one rank's; q, k, v and dout are always of the whole sequence.
 
     Returns each compared tensor's relative error. Raises AssertionError with the tensor, the worst place, by how much,
     and where the limit is from; ConfigError, a ValueError, for a wrong argument.
@@ -72,6 +73,8 @@ def assert_close(
     assumed = {} if not callable(actual) else {each: x for each, x in _defaults(actual).items() if each not in how}
     how = {**how, **assumed}
     attention = Attention(pieces=pieces, **how)
+    if callable(actual) and attention.rows is not None:
+        raise ConfigError("rows are of what one rank returned; call the function on its ranks, and give that")
     check_tensors(*tensors)
     attention.check(*tensors[:2])
     found = _called(actual, _taken(actual, q, how), q, k, v, dout) if callable(actual) else _returned(actual)
@@ -80,7 +83,7 @@ def assert_close(
     truth = exact(*tensors, attention=attention, policy=policy, stored_lse=stored)  # type: ignore[misc]
     wrong = [line for name, x in found.items() for line in _judge(name, x, truth, layout)]
     source = SOURCE[policy].format(dtype=truth.policy.dtype)
-    if wrong and arithmetic != "float32" and found["out"].shape == q.shape[:-1] + v.shape[-1:]:
+    if wrong and arithmetic != "float32" and _bshd(found["out"], layout, "out").shape == truth.reference.out.shape:
         known = in_tf32(_bshd(found["out"], layout, "out"), tuple(tensors), truth, attention)
         if known is not None:
             words, tf32 = f"computes float32 in TF32, its operands {known[0]} 11 bits", known[1]
@@ -115,11 +118,13 @@ def _judge(name: str, x: Tensor, truth: Exact, layout: str, least_drift: float =
     if _word(x.dtype) != word:
         return [f"{name} came as {_word(x.dtype)}, expected {word}"]
     found = beyond(x.double(), reference, limits(bound, reference, word, name != "lse", least_drift))
-    return [_described(name, found, x, reference, layout)] if found else []
+    return [_described(name, found, x, reference, layout, truth.tokens)] if found else []
 
 
-def _described(name: str, found: list[Beyond], x: Tensor, reference: Tensor, layout: str) -> str:
-    """Return the worst way in words, then where the worst element is."""
+def _described(
+    name: str, found: list[Beyond], x: Tensor, reference: Tensor, layout: str, tokens: Tensor | None
+) -> str:  # fmt: skip
+    """Return the worst way in words, then where the worst element is. tokens: positions, of a rank's own rows."""
     worst = max(found, key=lambda each: each.times)
     size = (x.double() - reference).nan_to_num(nan=torch.inf).abs()
     index = worst.place
@@ -127,7 +132,9 @@ def _described(name: str, found: list[Beyond], x: Tensor, reference: Tensor, lay
         flat = int((size[index] if index else size).argmax())
         index += tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), size[index].shape))
     words = ("batch", "head", "token") if name == "lse" else PLACES["bshd"]
-    where = ", ".join(f"{word} {number}" for word, number in zip(words, index, strict=False))
+    named = zip(words, index, strict=False)
+    own = {} if tokens is None else dict(enumerate(tokens.tolist()))
+    where = ", ".join(f"{word} {own.get(at, at) if word == 'token' else at}" for word, at in named)
     what = {
         "element": "an element's error is {error:.3g}, allowed {limit:.3g}",
         "row": "a row's root mean square error is {error:.3g}, allowed {limit:.3g}",

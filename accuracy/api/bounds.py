@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
 from accuracy.runtime import arithmetic
 
-HOW = ("causal", "softmax_scale", "window", "documents", "softcap", "sinks", "attn_mask")
+HOW = ("causal", "softmax_scale", "window", "documents", "softcap", "sinks", "attn_mask", "rows")
 """Keywords that say which attention it is."""
 
 
@@ -33,6 +33,7 @@ class Attention:
     softcap: float | None = None
     sinks: Sequence[float] = ()
     attn_mask: Tensor | None = None
+    rows: Sequence[int] | Tensor | None = None
     pieces: int = 1
 
     def check(self, q: Tensor, k: Tensor) -> None:
@@ -58,6 +59,18 @@ class Attention:
                 raise ConfigError(f"{name}={getattr(self, name)!r}; allowed: {what}")
         if self.attn_mask is not None:
             _check_mask(self.attn_mask, q, k)
+        if self.rows is not None:
+            self.tokens(q.shape[1], keys)
+
+    def tokens(self, queries: int, keys: int) -> Tensor:
+        """rows as positions of tokens. Raises ConfigError."""
+        given = torch.as_tensor(self.rows)
+        fits = given.dim() == 1 and given.numel() and not given.is_floating_point() and given.dtype != torch.bool
+        if not fits or queries != keys or int(given.min()) < 0 or int(given.max()) >= keys:
+            shown = f"{tuple(given.shape)} {str(given.dtype).removeprefix('torch.')}" if self.rows is not None else None
+            allowed = f"positions of this rank's tokens, from 0 to {keys - 1}, where q has as many as k"
+            raise ConfigError(f"rows came as {shown} for {queries} queries and {keys} keys; allowed: {allowed}")
+        return given.long()
 
     def mask(self, queries: int, keys: int) -> Tensor | None:
         """attn_mask as (B or 1, H or 1, Sq, S), detached."""
@@ -70,11 +83,30 @@ class Attention:
 
 @dataclass(frozen=True)
 class Exact:
-    """The reference of some inputs, and by tensor how far an implementation of a policy can be from it."""
+    """The reference of some inputs, and by tensor how far an implementation of a policy can be from it. tokens: their
+    positions, of a rank's own rows; None: all."""
 
     reference: Reference
     bounds: dict[str, Bound]
     policy: Policy
+    tokens: Tensor | None = None
+
+    def of_rows(self, tokens: Tensor) -> "Exact":
+        """The same of some tokens alone."""
+
+        def chosen(name: str, x: Tensor) -> Tensor:
+            return x.index_select(2 if name in ("lse", "delta") else 1, tokens.to(x.device))
+
+        names = ("out", "lse", "dq", "dk", "dv", "delta")
+        reference = replace(self.reference, **{name: chosen(name, getattr(self.reference, name)) for name in names})
+        bounds = {
+            name: Bound(
+                chosen(name, each.certain), chosen(name, each.variance),
+                chosen(name, each.shift) if isinstance(each.shift, Tensor) else each.shift,
+            )
+            for name, each in self.bounds.items()
+        }  # fmt: skip
+        return Exact(reference, bounds, self.policy, tokens)
 
 
 @entry((*HOW, "policy", "pieces"))
@@ -83,8 +115,9 @@ def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: A
 
     q, dout: (B, Sq, H, D), k, v: (B, S, Hk, D), of one dtype. how: causal=False (the last query sees the last key),
     softmax_scale=D**-0.5, window, documents (lengths), softcap, sinks (a logit a head), attn_mask (True where a query
-    sees a key, or what is added to the scores, broadcast to (B, H, Sq, S)); policy: `loosest` or `kernel`,
-    or an `accuracy.bound.policy.Policy`; pieces: ranks or chunks that are merged.
+    sees a key, or what is added to the scores, broadcast to (B, H, Sq, S)), rows (positions of tokens, of which alone
+    bounds are returned); policy: `loosest` or `kernel`, or an `accuracy.bound.policy.Policy`; pieces: ranks or chunks
+    that are merged.
 
     Of each tensor, in its shape and float64: `certain`, which no implementation within the policy exceeds: an error
     beyond it is no rounding; `likely(p)`, exceeded with a chance of p at most where roundings are independent. Their
@@ -119,7 +152,8 @@ def exact(
             found = running_bounds(q, k, v, dout, reference, rounding, **how)
     except ValueError as error:  # a row that sees no key
         raise ConfigError(str(error)) from None
-    return Exact(reference, found, rounding)
+    every = Exact(reference, found, rounding)
+    return every if attention.rows is None else every.of_rows(attention.tokens(q.shape[1], k.shape[1]))
 
 
 def _check_mask(mask: object, q: Tensor, k: Tensor) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import accuracy
 from accuracy.api import tf32
+from accuracy.runtime.sharding import token_map
 from tests.processes import python
 from tests.slow.foreign.functions import eager, visible
 from tests.unit.bound.test_bounds import ALIKE, ORDINARY, drawn
@@ -187,3 +188,29 @@ def test_tf32_is_a_fact_that_is_told_and_no_fault_unless_float32_is_asked(way: s
     for fault, tensor in (({"scale": 1.01}, "out"), ({"dq": 1.004}, "dq")):
         with pytest.raises(AssertionError, match=f"{tensor} is wrong"):
             accuracy.assert_close(in_tf32(way, **fault), q, k, v, dout=dout, causal=True, arithmetic="tf32")
+
+
+@pytest.mark.parametrize("sharding", ["contiguous", "zigzag", "striped"])
+def test_a_rank_compares_its_own_rows_alone(sharding: str) -> None:
+    """dk and dv of its tokens have what every rank's queries add; a fault is told with the token of the sequence."""
+    generator = torch.Generator().manual_seed(5)
+    shapes = [(1, 48, heads, 16) for heads in (4, 2, 2, 4)]
+    q, k, v, dout = (torch.randn(shape, generator=generator).bfloat16() for shape in shapes)
+    leaves = [each.clone().requires_grad_() for each in (q, k, v)]
+    out, lse = float32_inside(*leaves)
+    gradients = torch.autograd.grad(out, leaves, dout)
+    for rank, rows in enumerate(token_map(sharding, 48, 4)):
+        mine = out[:, rows].detach()
+        named = dict(zip(("dq", "dk", "dv"), (each[:, rows] for each in gradients), strict=True))
+        whole = {"dout": dout, "causal": True, "lse": lse[:, :, rows].detach(), "rows": rows}
+        found = accuracy.assert_close(mine, q, k, v, **named, **whole)
+        assert set(found) == {"out", "lse", "dq", "dk", "dv"}
+        named["dk"] = named["dk"].index_fill(1, torch.tensor([3]), 4.0)
+        with pytest.raises(AssertionError, match=rf"\Adk is wrong.*token {int(rows[3])},"):
+            accuracy.assert_close(mine, q, k, v, **named, **whole)
+        if rank:
+            with pytest.raises(AssertionError, match="out is wrong"):
+                accuracy.assert_close(mine, q, k, v, causal=True, rows=list(range(12)))
+    for rows, says in ((range(1, 49), "from 0 to 47"), (torch.ones(48, dtype=torch.bool), "bool"), ([], "positions")):
+        with pytest.raises(accuracy.ConfigError, match=says):
+            accuracy.assert_close(out.detach(), q, k, v, causal=True, rows=rows)
