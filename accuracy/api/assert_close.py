@@ -19,7 +19,7 @@ from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.runtime.arguments import NAMES, parameters, takes_any_word
 
-FORWARD, GRADIENTS = ("out", "lse"), ("dq", "dk", "dv")
+FORWARD, GRADIENTS = ("out", "lse"), ("dq", "dk", "dv", "dsink")
 PLACES = {"bshd": ("batch", "token", "head", "dim"), "bhsd": ("batch", "head", "token", "dim")}
 ARITHMETIC = ("float32", "tf32")
 SOURCE = {
@@ -32,7 +32,8 @@ SOURCE = {
 def assert_close(
     actual: Tensor | Sequence[Tensor] | Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, *,
     dout: Tensor | None = None, lse: Tensor | None = None, dq: Tensor | None = None, dk: Tensor | None = None,
-    dv: Tensor | None = None, layout: str = "bshd", policy: str = "loosest", arithmetic: str | None = None,
+    dv: Tensor | None = None, dsink: Tensor | None = None,
+    layout: str = "bshd", policy: str = "loosest", arithmetic: str | None = None,
     pieces: int = 1, **how: Any,
 ) -> dict[str, float]:  # fmt: skip
     """Compare attention with float64 on the same rounded inputs; the limits are those of rounding, for these inputs.
@@ -40,7 +41,8 @@ def assert_close(
     actual: out, (out, lse), or a function, called once as `actual(q, k, v)`, with causal and softmax_scale (is_causal,
     scale, sm_scale), and with what else of `how` is given, where these are parameters of its own; its gradients come
     from autograd where dout is given. q, dout and out: (B, Sq, H, D), k, v: (B, S, Hk, D), all of one dtype; with
-    layout="bhsd" (B, H, S, D). lse: (B, H, Sq), natural log, any dtype. dq, dk, dv: gradients of (out * dout).sum().
+    layout="bhsd" (B, H, S, D). lse: (B, H, Sq), natural log, any dtype. dq, dk, dv: gradients of (out * dout).sum();
+    dsink: (H,), that of sinks, any dtype, which autograd gives where a function gets sinks as a tensor.
     policy: `loosest`, what anybody's function may do and still be called rounding, or `kernel`, a fused kernel's
     roundings. arithmetic: of float32's products. A function that computes them in TF32, as tensor cores do, passes with
     a UserWarning that says so; `float32` refuses it, `tf32` lets it pass in silence. pieces: ranks or chunks whose
@@ -54,7 +56,7 @@ def assert_close(
     """
     __tracebackhide__ = True
     inputs = {"q": q, "k": k, "v": v, "dout": dout}
-    named = {name: x for name, x in {"lse": lse, "dq": dq, "dk": dk, "dv": dv}.items() if x is not None}
+    named = {name: x for name, x in {"lse": lse, "dq": dq, "dk": dk, "dv": dv, "dsink": dsink}.items() if x is not None}
     gradients = [name for name in GRADIENTS if name in named]
     if layout not in PLACES:
         raise unknown("layout", layout, PLACES)
@@ -62,6 +64,8 @@ def assert_close(
         raise unknown("policy", policy, SOURCE)
     if arithmetic not in (None, *ARITHMETIC):
         raise unknown("arithmetic", str(arithmetic), ARITHMETIC)
+    if dsink is not None and not len(how.get("sinks", ())):
+        raise ConfigError("dsink came without sinks; give sinks=")
     if dout is None and gradients:
         raise ConfigError("gradients need dout, the gradient of out; give dout=")
     if callable(actual) and gradients:
@@ -80,7 +84,8 @@ def assert_close(
     found = _called(actual, _taken(actual, q, how), q, k, v, dout) if callable(actual) else _returned(actual)
     found |= named
     stored = _word(found["lse"].dtype) if "lse" in found else None
-    truth = exact(*tensors, attention=attention, policy=policy, stored_lse=stored)  # type: ignore[misc]
+    sink = _word(found["dsink"].dtype) if "dsink" in found else None
+    truth = exact(*tensors, attention=attention, policy=policy, stored_lse=stored, stored_dsink=sink)  # type: ignore[misc]
     wrong = [line for name, x in found.items() for line in _judge(name, x, truth, layout)]
     source = SOURCE[policy].format(dtype=truth.policy.dtype)
     if wrong and arithmetic != "float32" and _bshd(found["out"], layout, "out").shape == truth.reference.out.shape:
@@ -114,10 +119,10 @@ def _judge(name: str, x: Tensor, truth: Exact, layout: str, least_drift: float =
         return [f"{name} has the shape {tuple(x.shape)}, expected {tuple(reference.shape)} (batch, token, head, dim)"]
     if x.device != reference.device:
         return [f"{name} came on {x.device}, expected {reference.device}"]
-    word = truth.policy.stored_lse if name == "lse" else truth.policy.dtype
+    word = {"lse": truth.policy.stored_lse, "dsink": _word(x.dtype)}.get(name, truth.policy.dtype)
     if _word(x.dtype) != word:
         return [f"{name} came as {_word(x.dtype)}, expected {word}"]
-    found = beyond(x.double(), reference, limits(bound, reference, word, name != "lse", least_drift))
+    found = beyond(x.double(), reference, limits(bound, reference, word, name not in ("lse", "dsink"), least_drift))
     return [_described(name, found, x, reference, layout, truth.tokens)] if found else []
 
 
@@ -131,10 +136,10 @@ def _described(
     if len(index) < size.dim():
         flat = int((size[index] if index else size).argmax())
         index += tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), size[index].shape))
-    words = ("batch", "head", "token") if name == "lse" else PLACES["bshd"]
+    words = {"lse": ("batch", "head", "token"), "dsink": ("", "", "head")}.get(name, PLACES["bshd"])
     named = zip(words, index, strict=False)
     own = {} if tokens is None else dict(enumerate(tokens.tolist()))
-    where = ", ".join(f"{word} {own.get(at, at) if word == 'token' else at}" for word, at in named)
+    where = ", ".join(f"{word} {own.get(at, at) if word == 'token' else at}" for word, at in named if word)
     what = {
         "element": "an element's error is {error:.3g}, allowed {limit:.3g}",
         "row": "a row's root mean square error is {error:.3g}, allowed {limit:.3g}",
@@ -188,9 +193,13 @@ def _called(
     fn: Callable[..., Any], words: Mapping[str, Any], q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None
 ) -> dict[str, Tensor]:
     leaves = [x.detach().clone().requires_grad_(dout is not None) for x in (q, k, v)]
+    sink = next((name for name in NAMES["sinks"] if isinstance(words.get(name), Tensor)), None)
+    if sink and words[sink].is_floating_point():
+        leaves.append(words[sink].detach().clone().requires_grad_(dout is not None))
+        words = {**words, sink: leaves[-1]}
     with torch.enable_grad():
-        found = _returned(fn(*leaves, **words))
-    if written := [name for name, x in zip("qkv", leaves, strict=True) if x._version]:
+        found = _returned(fn(*leaves[:3], **words))
+    if written := [name for name, x in zip(("q", "k", "v", "sinks"), leaves, strict=False) if x._version]:
         raise AssertionError(f"the function wrote to its inputs {', '.join(written)}; it must leave them as they are")
     if dout is None:
         return found
@@ -198,7 +207,7 @@ def _called(
         raise ConfigError("the function's out has no gradient; leave dout= away, or compare dq=, dk=, dv= of your own")
     gradients = torch.autograd.grad(found["out"], leaves, dout, allow_unused=True)
     filled = [torch.zeros_like(x) if each is None else each for x, each in zip(leaves, gradients, strict=True)]
-    return {name: x.detach() for name, x in found.items()} | dict(zip(GRADIENTS, filled, strict=True))
+    return {name: x.detach() for name, x in found.items()} | dict(zip(GRADIENTS, filled, strict=False))
 
 
 def _returned(result: Any) -> dict[str, Tensor]:
@@ -214,6 +223,8 @@ def _returned(result: Any) -> dict[str, Tensor]:
 def _bshd(x: Any, layout: str, name: str) -> Tensor:
     if not isinstance(x, Tensor):
         raise ConfigError(f"{name} is a {type(x).__name__}, expected a tensor")
+    if name == "dsink":
+        return x.detach().reshape(1, 1, -1)
     return x.detach() if layout == "bshd" or name == "lse" else x.detach().transpose(1, 2)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from accuracy.bound.policy import POLICIES, Policy
 from accuracy.bound.running import Bound
 from accuracy.bound.running import bounds as running_bounds
+from accuracy.bound.sink import of_sinks
 from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.core.number import count
@@ -31,7 +32,7 @@ class Attention:
     window: int | None = None
     documents: Sequence[int] = ()
     softcap: float | None = None
-    sinks: Sequence[float] = ()
+    sinks: Sequence[float] | Tensor = ()
     attn_mask: Tensor | None = None
     rows: Sequence[int] | Tensor | None = None
     pieces: int = 1
@@ -97,7 +98,7 @@ class Exact:
         def chosen(name: str, x: Tensor) -> Tensor:
             return x.index_select(2 if name in ("lse", "delta") else 1, tokens.to(x.device))
 
-        names = ("out", "lse", "dq", "dk", "dv", "delta")
+        names = ("out", "lse", "dq", "dk", "dv", "delta")  # dsink is of all
         reference = replace(self.reference, **{name: chosen(name, getattr(self.reference, name)) for name in names})
         bounds = {
             name: Bound(
@@ -105,7 +106,9 @@ class Exact:
                 chosen(name, each.shift) if isinstance(each.shift, Tensor) else each.shift,
             )
             for name, each in self.bounds.items()
+            if name != "dsink"
         }  # fmt: skip
+        bounds |= {name: each for name, each in self.bounds.items() if name == "dsink"}
         return Exact(reference, bounds, self.policy, tokens)
 
 
@@ -132,9 +135,10 @@ def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: A
 
 def exact(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None, attention: Attention, policy: str | Policy,
-    stored_lse: str | None = None,
+    stored_lse: str | None = None, stored_dsink: str | None = None,
 ) -> Exact:  # fmt: skip
-    """Return the reference and the bounds for checked arguments. dout None: gradients are those of no dout, zero."""
+    """Return the reference and the bounds for checked arguments. dout None: gradients are those of no dout, zero;
+    stored_dsink: the dtype of dsink, None: it is not asked about."""
     word = str(q.dtype).removeprefix("torch.")
     rounding = policy if isinstance(policy, Policy) else _named(policy, word, attention.pieces, stored_lse)
     scale = attention.softmax_scale
@@ -142,7 +146,7 @@ def exact(
     how: dict[str, Any] = {
         "scale": q.shape[-1] ** -0.5 if scale is None else float(scale), "causal": attention.causal,
         "window": attention.window, "documents": attention.documents, "softcap": attention.softcap,
-        "sinks": attention.sinks, "mask": attention.mask(q.shape[1], k.shape[1]),
+        "sinks": [float(each) for each in attention.sinks], "mask": attention.mask(q.shape[1], k.shape[1]),
     }  # fmt: skip
     try:
         with arithmetic.exact(), torch.no_grad(), torch.autocast(q.device.type, enabled=False):
@@ -150,6 +154,9 @@ def exact(
             if bool(reference.lse.isneginf().any()):
                 raise ValueError("attn_mask hides all keys of some query; what its out should be nobody has agreed on")
             found = running_bounds(q, k, v, dout, reference, rounding, **how)
+            if stored_dsink is not None:
+                sinks = torch.tensor(how["sinks"], dtype=torch.float64, device=q.device)
+                found["dsink"] = of_sinks(reference, found, sinks, dout, rounding, stored_dsink)
     except ValueError as error:  # a row that sees no key
         raise ConfigError(str(error)) from None
     every = Exact(reference, found, rounding)

@@ -9,6 +9,7 @@ NAMES = {
     "softmax_scale": ("softmax_scale", "scale", "sm_scale"),
     "group": ("group", "process_group", "cp_group", "pg"),
     "grouped": ("enable_gqa",),
+    "sinks": ("sinks", "s_aux", "sink", "learnable_sink"),
     "attn_mask": ("attn_mask", "attn_bias", "bias", "mask"),
     "cu_seqlens": ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_kv"),
     "max_seqlen": ("max_seqlen", "max_seqlen_q", "max_seqlen_k", "max_seqlen_kv"),

@@ -51,6 +51,10 @@ def assert_close(device: str, folder: Path) -> None:
     accuracy.assert_close(attention(q, k, v), q, k, v, causal=True)
     hidden = torch.ones(64, 64, dtype=torch.bool, device=device).tril()
     accuracy.assert_close(attention(q, k, v), q, k, v, attn_mask=hidden)
+    sink = torch.full((4,), -40.0, device=device)  # so small that it takes nothing
+    none = torch.zeros(4, device=device)
+    with pytest.raises(AssertionError, match="dsink is wrong"):
+        accuracy.assert_close(attention(q, k, v), q, k, v, dout=dout, causal=True, sinks=sink, dsink=none + 1)
     with pytest.raises(AssertionError, match="dv is wrong"):
         accuracy.assert_close(wrong, q, k, v, dout=dout, causal=True)
 
