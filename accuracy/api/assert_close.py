@@ -89,7 +89,7 @@ def assert_close(
     wrong = [line for name, x in found.items() for line in _judge(name, x, truth, layout)]
     source = SOURCE[policy].format(dtype=truth.policy.dtype)
     if wrong and arithmetic != "float32" and _bshd(found["out"], layout, "out").shape == truth.reference.out.shape:
-        known = in_tf32(_bshd(found["out"], layout, "out"), tuple(tensors), truth, attention)
+        known = in_tf32(_bshd(found["out"], layout, "out"), tuple(tensors), truth, attention, sink)
         if known is not None:
             words, tf32 = f"computes float32 in TF32, its operands {known[0]} 11 bits", known[1]
             own, source = wrong, f"rounding alone of what {words}"

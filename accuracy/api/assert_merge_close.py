@@ -52,9 +52,11 @@ def assert_merge_close(
         raise unknown("between", between, BETWEEN)
     outs, lses = (_stacked(name, x) for name, x in (("partial_outs", partial_outs), ("partial_lses", partial_lses)))
     _check(outs, lses, sinks)
-    found = actual(partial_outs, partial_lses) if callable(actual) else actual
-    out, *more = [found] if isinstance(found, Tensor) else list(found)
+    found: Any = actual(partial_outs, partial_lses) if callable(actual) else actual
+    out, *more = found if isinstance(found, list | tuple) and found else [found]
     lse = more[0] if more and lse is None else lse
+    if not isinstance(out, Tensor) or not isinstance(lse, Tensor | None):
+        raise ConfigError(f"{type(found).__name__} is no merge; give out, (out, lse), or a function that returns them")
     log = math.log(base)
     partials = Partials(_wide(outs), _wide(lses) * log, None if sinks is None else _wide(sinks) * log)
     right_out, right_lse = partials.merged()
@@ -80,10 +82,10 @@ def assert_merge_close(
 def _stacked(name: str, given: Tensor | Sequence[Tensor]) -> Tensor:
     if isinstance(given, Tensor):
         return given
-    tensors = list(given)
+    tensors = given if isinstance(given, list | tuple) else []
     if not tensors or not all(isinstance(x, Tensor) and x.shape == tensors[0].shape for x in tensors):
         raise ConfigError(f"{name} must be a tensor (N, ...), or N tensors of one shape")
-    return torch.stack(tensors)
+    return torch.stack([*tensors])
 
 
 def _check(outs: Tensor, lses: Tensor, sinks: Tensor | None) -> None:

@@ -33,12 +33,17 @@ def rounded(x: Tensor, way: str) -> Tensor:
 
 
 def in_tf32(
-    out: Tensor, tensors: tuple[Tensor, Tensor, Tensor, Tensor | None], truth: Exact, attention: Attention
+    out: Tensor,
+    tensors: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    truth: Exact,
+    attention: Attention,
+    stored_dsink: str | None = None,
 ) -> tuple[str, Exact] | None:
     """Return how a function's operands were rounded, and the reference and bounds of attention in TF32; None where out
     bears no mark of it.
 
-    out: (B, Sq, H, D), float32, of a function of `tensors`, q, k, v, dout; truth: of the same in float32.
+    out: (B, Sq, H, D), float32, of a function of `tensors`, q, k, v, dout; truth: of the same in float32;
+    stored_dsink: as in `exact`.
     """
     error = out.double() - truth.reference.out
     if out.dtype != torch.float32 or not error.isfinite().all():
@@ -46,7 +51,8 @@ def in_tf32(
     q, k, v, dout = tensors
     for way in WAYS:
         own = rounded(q, way), rounded(k, way), rounded(v, way), None if dout is None else rounded(dout, way)
-        found = exact(*own, attention=attention, policy=policy.cast(truth.policy, "tf32"))
+        inside = policy.cast(truth.policy, "tf32")
+        found = exact(*own, attention=attention, policy=inside, stored_dsink=stored_dsink)
         known = found.reference.out - truth.reference.out
         size, most = float(error.norm()), MOST * float(known.norm())
         if most >= size and float((error * known).sum()) > ALIKE * size * most / MOST:

@@ -83,6 +83,7 @@ def test_a_merge_that_keeps_16_bits_passes_where_it_says_so() -> None:
         accuracy.assert_merge_close(found, outs, lses)
 
 
+@pytest.mark.filterwarnings("ignore:.*jit:DeprecationWarning")
 @pytest.mark.parametrize("place", ["ring_flash_attn/utils.py", "yunchang/ring/utils.py"])
 @pytest.mark.parametrize("spread", [1.0, 20.0])
 def test_published_merges_pass(place: str, spread: float) -> None:
@@ -141,6 +142,8 @@ def test_what_cannot_be_merged_is_said_in_a_line() -> None:
         ((weighted, outs, lses.transpose(-1, -2)), "of these partial_outs it is"),
         ((weighted, outs, lses.masked_fill(lses == -math.inf, math.inf)), "flash-attn 2 writes inf"),
         ((weighted, outs, lses.nan_to_num(neginf=0.0)), "not finite where their lse is"),
+        ((weighted, None, lses), "partial_outs must be a tensor"),
+        ((lambda *given: None, outs, lses), "is no merge"),
         ((weighted, outs[0, 0], lses[0, 0]), "N, ..., S, H, D"),
     ):
         with pytest.raises(accuracy.ConfigError, match=says):

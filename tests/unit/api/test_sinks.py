@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import accuracy
+from accuracy.api.tf32 import rounded
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 HEADS = 4
@@ -66,6 +67,17 @@ def test_a_wrong_gradient_of_sinks_is_found_and_nothing_else_is_accused(dtype: s
         with pytest.raises(AssertionError, match=r"\Adsink is wrong: .* head \d") as caught:
             accuracy.assert_close(out.detach(), q, k, v, dsink=wrong, **given)
         assert "dq is wrong" not in str(caught.value)
+
+
+def test_products_in_tf32_are_a_fact_beside_sinks_too() -> None:
+    (q, k, v, dout), sinks = tensors("float32")
+
+    def in_tf32(q: Tensor, k: Tensor, v: Tensor, *, sinks: Tensor, causal: bool) -> Tensor:
+        cut = (x + (rounded(x, "rounded to") - x).detach() for x in (q, k, v))
+        return attend(*cut, sinks, torch.float32)
+
+    with pytest.warns(UserWarning, match="TF32"):
+        assert "dsink" in accuracy.assert_close(in_tf32, q, k, v, dout=dout, causal=True, sinks=sinks)
 
 
 def test_a_gradient_of_sinks_without_sinks_or_of_other_heads_is_one_line() -> None:
