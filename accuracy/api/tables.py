@@ -45,7 +45,10 @@ def summary(rows: Table) -> pd.DataFrame:
     device, relative Frobenius norms, the largest over seeds and problems. `attrs["title"]` says so; of a table of
     single device alone the numbers are over the rounding floor. Raises ConfigError, a ValueError, for what is no table.
     """
-    title, found = summaries.summary(_rows(rows))
+    table = _rows(rows)
+    if missing := sorted({*summaries.NEEDED} - {*table.columns}):
+        raise ConfigError(f"the table has no column {missing[0]}; give what accuracy.measure or accuracy.load returns")
+    title, found = summaries.summary(table)
     found.attrs["title"] = title
     return found
 

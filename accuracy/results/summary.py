@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+NEEDED = (
+    "rank", "tensor", "inputs", "variant", "kernel", "dtype", "world_size", "error_rel", "floor_rel", "x_floor",
+    "x_single_device",
+)  # fmt: skip
+"""Columns that it reads."""
+
+
 def summary(results: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     """Return what the numbers are, and a row for each dtype, variant and world size with a column for each tensor:
     error over single device's, of all ranks, the largest over seeds and problems; of a table of single device alone the

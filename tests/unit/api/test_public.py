@@ -99,6 +99,8 @@ def test_plots_have_a_line_or_a_number_for_each_setting_and_tensor(ring: pd.Data
     given = mpl.figure.Figure().subplots()
     assert accuracy.plot.heatmap(ring, ax=given) is given
     assert len(given.texts) == 6 * 6
+    with pytest.raises(ValueError, match="has no column inputs"):
+        accuracy.summary(ring.drop(columns="inputs"))
     with pytest.raises(ValueError, match=r"'x_singl' is unknown.*x_single_device"):
         accuracy.plot.heatmap(ring, value="x_singl")
 
