@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.api.bounds import HOW, Attention, Exact, check_tensors, exact
+from accuracy.api.bounds import HOW, Attention, Exact, check_tensors, exact, word_of
 from accuracy.api.tf32 import DRIFT, in_tf32
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
-from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.runtime.arguments import NAMES, parameters, takes_any_word
 
@@ -83,8 +82,8 @@ def assert_close(
     attention.check(*tensors[:2])
     found = _called(actual, _taken(actual, q, how), q, k, v, dout) if callable(actual) else _returned(actual)
     found |= named
-    stored = _word(found["lse"].dtype) if "lse" in found else None
-    sink = _word(found["dsink"].dtype) if "dsink" in found else None
+    stored = word_of(found["lse"].dtype) if "lse" in found else None
+    sink = word_of(found["dsink"].dtype) if "dsink" in found else None
     truth = exact(*tensors, attention=attention, policy=policy, stored_lse=stored, stored_dsink=sink)  # type: ignore[misc]
     wrong = [line for name, x in found.items() for line in _judge(name, x, truth, layout)]
     source = SOURCE[policy].format(dtype=truth.policy.dtype)
@@ -119,9 +118,9 @@ def _judge(name: str, x: Tensor, truth: Exact, layout: str, least_drift: float =
         return [f"{name} has the shape {tuple(x.shape)}, expected {tuple(reference.shape)} (batch, token, head, dim)"]
     if x.device != reference.device:
         return [f"{name} came on {x.device}, expected {reference.device}"]
-    word = {"lse": truth.policy.stored_lse, "dsink": _word(x.dtype)}.get(name, truth.policy.dtype)
-    if _word(x.dtype) != word:
-        return [f"{name} came as {_word(x.dtype)}, expected {word}"]
+    word = {"lse": truth.policy.stored_lse, "dsink": word_of(x.dtype)}.get(name, truth.policy.dtype)
+    if word_of(x.dtype) != word:
+        return [f"{name} came as {word_of(x.dtype)}, expected {word}"]
     found = beyond(x.double(), reference, limits(bound, reference, word, name not in ("lse", "dsink"), least_drift))
     return [_described(name, found, x, reference, layout, truth.tokens)] if found else []
 
@@ -226,10 +225,3 @@ def _bshd(x: Any, layout: str, name: str) -> Tensor:
     if name == "dsink":
         return x.detach().reshape(1, 1, -1)
     return x.detach() if layout == "bshd" or name == "lse" else x.detach().transpose(1, 2)
-
-
-def _word(dtype: torch.dtype) -> str:
-    word = str(dtype).removeprefix("torch.")
-    if word not in FORMATS:
-        raise ConfigError(f"dtype {word} is not known; allowed: {', '.join(FORMATS)}")
-    return word

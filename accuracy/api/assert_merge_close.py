@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.bound.merge import Partials, wrong_merges
+from accuracy.api.bounds import word_of
+from accuracy.bound.merge import Partials, of_tokens, wrong_merges
 from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError, entry, unknown
 
@@ -62,8 +63,9 @@ def assert_merge_close(
     right_out, right_lse = partials.merged()
     exact = all(x.dtype == torch.float64 for x in (out, outs, lses))
     unit = FORMATS["float64" if exact else "float32"].unit_roundoff
-    stored = FORMATS[_word(out)].unit_roundoff if between == "stored" else 0.0
-    of_out, of_lse = partials.limits(unit, stored, _word(out), "float32" if lse is None else _word(lse))
+    word, rounding = word_of(out.dtype), FORMATS[word_of(out.dtype)].unit_roundoff
+    stored = rounding if between == "stored" else 0.0
+    of_out, of_lse = partials.limits(unit, stored, word, "float32" if lse is None else word_of(lse.dtype))
     lines, shares = [], {}
     for name, x, right, limit in (("out", out, right_out, of_out), ("lse", lse, right_lse / log, of_lse / log)):
         if x is not None:
@@ -72,7 +74,7 @@ def assert_merge_close(
     if not lines:
         return shares
     if tuple(out.shape) == tuple(right_out.shape):
-        rounding, wide = FORMATS[_word(out)].unit_roundoff, _wide(out)
+        wide = _wide(out)
         others = ((words, (wide - x).abs(), of_out + 2 * rounding * x.abs()) for words, x in wrong_merges(partials))
         named = next((words for words, off, most in others if bool((off <= most).all())), None)
         lines += [f"that is the out of another merge: {named}"] if named else []
@@ -99,7 +101,7 @@ def _check(outs: Tensor, lses: Tensor, sinks: Tensor | None) -> None:
         raise ConfigError(f"sinks have the shape {tuple(sinks.shape)}; of {heads} heads it is ({heads},)")
     if bool((lses == math.inf).any() or lses.isnan().any()):
         raise ConfigError("partial_lses are inf or nan; a row without keys has -inf, for which flash-attn 2 writes inf")
-    if not bool((outs.isfinite() | (lses.transpose(-1, -2)[..., None] == -math.inf)).all()):
+    if not bool((outs.isfinite() | (of_tokens(lses) == -math.inf)).all()):
         raise ConfigError("partial_outs are not finite where their lse is: what is merged is wrong already")
 
 
@@ -108,13 +110,6 @@ def _wide(x: Tensor) -> Tensor:
         return x.detach().double()
     except (TypeError, RuntimeError):  # a device without float64
         return x.detach().cpu().double()
-
-
-def _word(x: Tensor) -> str:
-    word = str(x.dtype).removeprefix("torch.")
-    if word not in FORMATS:
-        raise unknown("the dtype of what is merged", word, FORMATS)
-    return word
 
 
 def _compared(name: str, x: Tensor, right: Tensor, limit: Tensor) -> tuple[float, str]:

@@ -95,21 +95,16 @@ class Exact:
     def of_rows(self, tokens: Tensor) -> "Exact":
         """The same of some tokens alone."""
 
-        def chosen(name: str, x: Tensor) -> Tensor:
+        def chosen(name: str, x: Any) -> Any:
+            if name == "dsink" or not isinstance(x, Tensor):  # which is of all rows; a shift that is a number
+                return x
             return x.index_select(2 if name in ("lse", "delta") else 1, tokens.to(x.device))
 
-        names = ("out", "lse", "dq", "dk", "dv", "delta")  # dsink is of all
-        reference = replace(self.reference, **{name: chosen(name, getattr(self.reference, name)) for name in names})
+        reference = Reference(**{name: chosen(name, x) for name, x in vars(self.reference).items()})
         bounds = {
-            name: Bound(
-                chosen(name, each.certain), chosen(name, each.variance),
-                chosen(name, each.shift) if isinstance(each.shift, Tensor) else each.shift,
-            )
-            for name, each in self.bounds.items()
-            if name != "dsink"
-        }  # fmt: skip
-        bounds |= {name: each for name, each in self.bounds.items() if name == "dsink"}
-        return Exact(reference, bounds, self.policy, tokens)
+            name: Bound(**{key: chosen(name, x) for key, x in vars(each).items()}) for name, each in self.bounds.items()
+        }
+        return replace(self, reference=reference, bounds=bounds, tokens=tokens)
 
 
 @entry((*HOW, "policy", "pieces"))
@@ -151,7 +146,7 @@ def exact(
     try:
         with arithmetic.exact(), torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             reference = float64.attention(q, k, v, dout, **how)
-            if bool(reference.lse.isneginf().any()):
+            if attention.attn_mask is not None and bool(reference.lse.isneginf().any()):
                 raise ValueError("attn_mask hides all keys of some query; what its out should be nobody has agreed on")
             found = running_bounds(q, k, v, dout, reference, rounding, **how)
             if stored_dsink is not None:
@@ -161,6 +156,14 @@ def exact(
         raise ConfigError(str(error)) from None
     every = Exact(reference, found, rounding)
     return every if attention.rows is None else every.of_rows(attention.tokens(q.shape[1], k.shape[1]))
+
+
+def word_of(dtype: torch.dtype) -> str:
+    """Return what a dtype is called. Raises ConfigError for one whose rounding is not known."""
+    word = str(dtype).removeprefix("torch.")
+    if word not in FORMATS:
+        raise ConfigError(f"dtype {word} is not known; allowed: {', '.join(FORMATS)}")
+    return word
 
 
 def _check_mask(mask: object, q: Tensor, k: Tensor) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 from accuracy.api.measure import execute
 from accuracy.api.request import Subjects, asked, named, request
 from accuracy.core.errors import OF_PROBLEM, ConfigError, entry
-from accuracy.results.table import HYPOTHESES_SCHEMA, STEPS_SCHEMA
+from accuracy.results.table import HYPOTHESES_SCHEMA, STEPS_SCHEMA, require
 from accuracy.runtime.arguments import takes
 from accuracy.runtime.collectives import may_share
 from accuracy.verdict import diagnosis
@@ -94,10 +94,9 @@ def diagnose(
 
 
 def _judge(results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame) -> Diagnosis:
-    missing = sorted({"variant", "case_id", "tensor", "error_rel"} - set(results.columns))
-    if missing or results.empty:
-        lacks = f"no column {missing[0]}" if missing else "no rows"
-        raise ConfigError(f"the table has {lacks}; give what accuracy.measure or accuracy.load returns")
+    require(results, ("variant", "case_id", "tensor", "error_rel"))
+    if results.empty:
+        raise ConfigError("the table has no rows; give what accuracy.measure or accuracy.load returns")
     judged = verdicts(results)
     found = diagnosis.diagnoses(judged, results, steps, hypotheses)
     evidence = tuple(line for each in found for line in each.evidence)

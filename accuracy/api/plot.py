@@ -17,7 +17,7 @@ from accuracy.chart import mark
 from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.results.cell import KEYS
 from accuracy.results.glossary import COLUMNS
-from accuracy.results.table import ALL_RANKS, ALL_TENSORS, OK
+from accuracy.results.table import ALL_RANKS, ALL_TENSORS, OK, require
 
 Chosen = str | list[str] | None
 DASHES = "solid", "dashed", "dotted", "dashdot"
@@ -26,9 +26,7 @@ RATIOS = DEFAULT, "x_floor"  # with a line at 1
 
 
 @entry()
-def growth(
-    table: pd.DataFrame, *, value: str = "x_single_device", tensor: Chosen = None, ax: Axes | None = None
-) -> Axes:
+def growth(table: pd.DataFrame, *, value: str = DEFAULT, tensor: Chosen = None, ax: Axes | None = None) -> Axes:
     """Draw a value over all ranks against the world size, a line for each setting and tensor. tensor: one or several of
     out, lse, dq, dk, dv, delta; None: out, dq, dk and dv. Raises ConfigError."""
     rows = _rows(table, value, tensor, ("world_size",))
@@ -41,9 +39,7 @@ def growth(
 
 
 @entry()
-def by_rank(
-    table: pd.DataFrame, *, value: str = "x_single_device", tensor: Chosen = None, ax: Axes | None = None
-) -> Axes:
+def by_rank(table: pd.DataFrame, *, value: str = DEFAULT, tensor: Chosen = None, ax: Axes | None = None) -> Axes:
     """Draw a value of each rank of the largest world, a line for each setting and tensor; arguments as in `growth`."""
     rows = _rows(table, value, tensor, ("rank",))
     rows = rows[(rows["rank"] != ALL_RANKS) & (rows["world_size"] == rows["world_size"].max())]
@@ -82,9 +78,7 @@ def _rows(table: pd.DataFrame, value: str, tensor: Chosen, needed: tuple[str, ..
     for what, name, allowed in (("value", value, numbers), *(("tensor", name, ALL_TENSORS) for name in chosen)):
         if name not in allowed:
             raise unknown(what, name, allowed)
-    missing = {"variant", "tensor", "rank", "status", *needed} - set(table.columns)
-    if missing:
-        raise ConfigError(f"the table has no column {min(missing)}; give what accuracy.measure returns")
+    require(table, ("variant", "tensor", "rank", "status", *needed))
     rows = table[(table["status"] == OK) & table["tensor"].isin(chosen) & table[value].notna()]
     if rows.empty:
         raise ConfigError(f"the table has no measured {value} of {', '.join(chosen)}; its column reason may say why")
@@ -103,10 +97,8 @@ def _lines(rows: pd.DataFrame, value: str, along: str, ax: Axes | None) -> Axes:
     markers = dict(zip(ALL_TENSORS, "osD^vP", strict=False))
     dashes = dict(zip(rows["other"].unique(), itertools.cycle(DASHES), strict=False))
     for setting, each in rows.groupby("setting", sort=False):
-        line, (variant, tensor, other) = (
-            each.groupby(along)[value].agg(_mean),
-            each[["variant", "tensor", "other"]].iloc[0],
-        )
+        line = each.groupby(along)[value].agg(_mean)
+        variant, tensor, other = each[["variant", "tensor", "other"]].iloc[0]
         look = {"color": colours[variant], "marker": markers.get(tensor, "X"), "linestyle": dashes[other]}
         axes.plot(line.index, line.to_numpy(), label=str(setting), **look)
     if (rows[value] > 0).all():

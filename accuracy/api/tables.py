@@ -12,6 +12,7 @@ from accuracy.results import glossary
 from accuracy.results import summary as summaries
 from accuracy.results.cell import KEYS, measured
 from accuracy.results.run_table import RunTable, read_run
+from accuracy.results.table import require
 
 Table = pd.DataFrame | str | Path
 
@@ -46,8 +47,7 @@ def summary(rows: Table) -> pd.DataFrame:
     single device alone the numbers are over the rounding floor. Raises ConfigError, a ValueError, for what is no table.
     """
     table = _rows(rows)
-    if missing := sorted({*summaries.NEEDED} - {*table.columns}):
-        raise ConfigError(f"the table has no column {missing[0]}; give what accuracy.measure or accuracy.load returns")
+    require(table, summaries.NEEDED)
     title, found = summaries.summary(table)
     found.attrs["title"] = title
     return found

@@ -47,12 +47,12 @@ class Partials:
         """out (..., S, H, D), 0 in rows without keys, and lse (..., H, S)."""
         rows, lse = self.rows, torch.logsumexp(self.rows, 0)
         weights = torch.exp(rows - lse.masked_fill(lse == -math.inf, 0.0))[: len(self.lses)]
-        return (_of_tokens(weights) * self.counted).sum(0), lse
+        return (of_tokens(weights) * self.counted).sum(0), lse
 
     @property
     def counted(self) -> Tensor:
         """outs, 0 where there are no keys."""
-        return self.outs.masked_fill(_of_tokens(self.lses) == -math.inf, 0.0)
+        return self.outs.masked_fill(of_tokens(self.lses) == -math.inf, 0.0)
 
     def limits(self, unit: float, between: float, stored_out: str, stored_lse: str) -> tuple[Tensor, Tensor]:
         """The largest errors of out and lse. unit: of the arithmetic; between: of out between merges, 0: the same;
@@ -62,16 +62,17 @@ class Partials:
         size = torch.cat([self.rows, lse[None]]).nan_to_num(neginf=0.0).abs().amax(0)
         weight = count * unit * (2 * size + count + ROUNDED)
         largest = self.counted.abs().amax(0)
-        of_out = (_of_tokens(weight) + count * between) * largest + _rounding(out, stored_out)
+        of_out = (of_tokens(weight) + count * between) * largest + _rounding(out, stored_out)
         return of_out, weight + _rounding(lse.nan_to_num(neginf=0.0), stored_lse)
 
 
-def _of_tokens(x: Tensor) -> Tensor:
+def of_tokens(x: Tensor) -> Tensor:
     """(..., H, S) as (..., S, H, 1)."""
     return x.transpose(-1, -2)[..., None]
 
 
 def _rounding(x: Tensor, dtype: str) -> Tensor:
+    """Above 0 also where x is 0, of a row without keys."""
     form = FORMATS[dtype]
     return form.unit_roundoff * x.abs() + 2.0 ** (form.min_exponent - form.precision + 1)
 
@@ -84,14 +85,14 @@ def wrong_merges(right: Partials) -> Iterator[tuple[str, Tensor]]:
     yield "partials are added", outs.sum(0)
     yield "partials have equal weights", outs.mean(0)
     heights = torch.exp(lses - lses.amax(0).nan_to_num(neginf=0.0))
-    yield "the sum is not divided by its weights", (_of_tokens(heights) * outs).sum(0)
+    yield "the sum is not divided by its weights", (of_tokens(heights) * outs).sum(0)
     if bool((lses == -math.inf).any()):
         yield (
             "a partial without keys has a weight of its own",
             replace(right, outs=outs, lses=lses.nan_to_num(neginf=0.0)).merged()[0],
         )
         empty = (lses == -math.inf).any(0)
-        yield "a partial without keys takes the whole row", right.merged()[0] * ~_of_tokens(empty)
+        yield "a partial without keys takes the whole row", right.merged()[0] * ~of_tokens(empty)
     if right.sinks is not None:
         yield "the sink is not counted", replace(right, times_sink=0).merged()[0]
         for times in {2, count} - {1}:

@@ -71,7 +71,7 @@ ALIASES = {
     "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "fp64": "float64",
     "double": "float64",
 }  # fmt: skip
-"""What dtypes are called elsewhere."""
+"""Other names that a user may give a dtype, and the dtype that each means."""
 PROBES = {
     "zero_query": ("out", "lse"), "index_value": ("out", "lse"), "one_value": ("out",), "one_gradient": ("dq", "dk"),
     "copied": ("out",), "whole": (),

@@ -139,6 +139,14 @@ Columns = Mapping[str, Sequence[Any]]
 """Many rows, column by column."""
 
 
+def require(rows: pd.DataFrame, columns: Sequence[str]) -> None:
+    """Raise ConfigError where a caller's table lacks one of these columns."""
+    if missing := {*columns} - {*rows.columns}:
+        raise ConfigError(
+            f"the table has no column {min(missing)}; give what accuracy.measure or accuracy.load returns"
+        )
+
+
 def read_results(folder: Path) -> pd.DataFrame:
     """Every row of a run folder (`results/`) or of a published one (`results.parquet`), derived columns rebuilt."""
     return with_derived(_read(folder, "results", RESULTS_SCHEMA))

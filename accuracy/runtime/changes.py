@@ -22,7 +22,7 @@ MODULES = (
 CLASSES = torch.Tensor, torch.nn.Module, torch.autograd.Function
 LIMITS = "AS", "CPU", "DATA", "FSIZE", "NOFILE", "STACK"
 SMALLEST = 2.0**-1074
-PYTHON_S, COMPILER_S = 1000, 2000
+USUAL_LIMIT, COMPILERS_LIMIT = 1000, 2000
 
 
 def _hooks() -> tuple[int, ...]:
@@ -33,7 +33,7 @@ def _hooks() -> tuple[int, ...]:
 def _recursion_limit() -> int:
     """2,000, to which torch's compiler raises it, is as Python's own."""
     limit = sys.getrecursionlimit()
-    return PYTHON_S if limit == COMPILER_S else limit
+    return USUAL_LIMIT if limit == COMPILERS_LIMIT else limit
 
 
 STATES: dict[str, Callable[[], Any]] = {

@@ -181,7 +181,7 @@ class OnRows:
 
     @cached_property
     def parts(self) -> tuple[Attention, Attention]:
-        """Each with dout of its own rows; gradients are linear in it."""
+        """Both attentions, dout set to zero where the other one computes: gradients are linear in dout and add up."""
         here = self.rows[:, None]
         return self.other.but(dout=self.other.dout * here), self.right.but(dout=self.right.dout * ~here)
 

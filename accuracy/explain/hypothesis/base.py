@@ -1,6 +1,6 @@
 """What a hypothesis is, and what every family of them is asked."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -123,32 +123,32 @@ def altered(
 ) -> Iterator[Hypothesis]:
     """An attention with one thing changed, in the forward, in the backward, or in both; by_rank: also in the queries of
     the wrong ranks alone."""
-    if not change(asked.reference).finite:
+    changed = change(asked.reference)
+    if not changed.finite:
         return
-    yield from _altered(asked, name, cause, lambda right: tensors_of(change(right)), parameter, freedom)
+    bases = [(word, base, change(base)) for word, base in asked.bases] if set(asked.wrong) & set(BACKWARD) else []
+    on_bases = [(word, tensors_of(other)) for word, _, other in bases]
+    yield from _altered(asked, name, cause, tensors_of(changed), on_bases, parameter, freedom)
     if by_rank and asked.ranks:
         rows, where = torch.isin(asked.owners[0], torch.tensor(asked.ranks)), " and ".join(map(str, asked.ranks))
-
-        def there(right: Attention) -> Predicts:
-            return tensors_of(OnRows(rows, right, change(right)))
-
-        here = f"{cause} on rank{'s' * (len(asked.ranks) > 1)} {where}"
-        yield from _altered(asked, name, here, there, parameter, freedom + 1)
+        on_bases = [(word, tensors_of(OnRows(rows, base, other))) for word, base, other in bases]
+        here, there = f"{cause} on rank{'s' * (len(asked.ranks) > 1)} {where}", OnRows(rows, asked.reference, changed)
+        yield from _altered(asked, name, here, tensors_of(there), on_bases, parameter, freedom + 1)
 
 
 def _altered(
-    asked: Asked, name: str, cause: str, predict: Callable[[Attention], Predicts], parameter: str, freedom: int
-) -> Iterator[Hypothesis]:
+    asked: Asked, name: str, cause: str, predicts: Predicts, on_bases: Sequence[tuple[str, Predicts]], parameter: str,
+    freedom: int,
+) -> Iterator[Hypothesis]:  # fmt: skip
+    """on_bases: of each of `Asked.bases`, what gradients would be; none where no gradient is asked about."""
     if asked.forward_wrong:
-        yield Hypothesis(name, cause, predict(asked.reference), parameter, freedom)
-    if set(asked.wrong) & set(BACKWARD):
-        for word, base in asked.bases:
-            predicts = _gradients(predict(base))
-            yield Hypothesis(f"{name} (backward)", f"{cause} in the backward{word}", predicts, parameter, freedom)
-        if not asked.forward_wrong:
-            again = f"{cause} in a backward that computes out and lse anew"
-            predicts = _gradients(predict(asked.reference))
-            yield Hypothesis(f"{name} (recomputed)", again, predicts, parameter, freedom)
+        yield Hypothesis(name, cause, predicts, parameter, freedom)
+    for word, on_base in on_bases:
+        there = f"{cause} in the backward{word}"
+        yield Hypothesis(f"{name} (backward)", there, _gradients(on_base), parameter, freedom)
+    if on_bases and not asked.forward_wrong:
+        again = f"{cause} in a backward that computes out and lse anew"
+        yield Hypothesis(f"{name} (recomputed)", again, _gradients(predicts), parameter, freedom)
 
 
 def tensors_of(attention: Attention | OnRows) -> Predicts:

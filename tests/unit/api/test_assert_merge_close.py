@@ -44,7 +44,7 @@ def weighted(outs: Tensor, lses: Tensor, sinks: Tensor | None = None, copies: in
 
 
 def one_by_one(outs: Tensor, lses: Tensor, between: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """As a ring does: out and lse run from partial to partial."""
+    """Add one partial after the other to a running out and lse, as a ring does."""
     out, lse = torch.zeros_like(outs[0], dtype=between), torch.full_like(lses[0], -math.inf)
     for block, block_lse in zip(outs, lses, strict=True):
         new = torch.logaddexp(lse, block_lse)

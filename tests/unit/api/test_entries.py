@@ -87,7 +87,7 @@ def diagnose(device: str, folder: Path) -> None:
     bugs = set(found.verdicts.loc[found.verdicts["label"].isin(BUGS), "variant"])
     assert (found.is_bug, bugs) == (True, {"theirs"})
     assert str(found) == found.sentence
-    assert f">{'BUG'}</b> theirs" in found._repr_html_()
+    assert ">BUG</b> theirs" in found._repr_html_()
     assert isinstance(accuracy.diagnose(measured(device)), accuracy.Diagnosis)
     with pytest.raises(accuracy.ConfigError):
         accuracy.diagnose([], **how)
