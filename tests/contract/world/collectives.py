@@ -1,5 +1,6 @@
-"""What each rank does in `test_shared_gpu.py`: every operation over the shared backend, beside gloo's own, beside what
-the operation is defined to give, and, of sums, beside a sum in the stated order that shares no code with it."""
+"""What each rank does in `test_shared_gpu.py`: every operation over the shared backend, beside gloo's own, beside NCCL's
+where each rank has a GPU, beside what the operation is defined to give, and, of sums, beside a sum in the stated order
+that shares no code with it."""
 
 import os
 import tempfile
@@ -23,6 +24,7 @@ DTYPES = (
     "bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "int64", "uint8", "bool", "complex64",
 )  # fmt: skip
 SUMMED = ("bfloat16", "float16", "float32", "float64", "int64", "float8_e4m3fn")
+SUMMED_BY_NCCL = SUMMED[:-1]
 ROWS, WIDTH = 3, 5
 Make = Callable[[int, int], Tensor]
 """A rank's tensor of so many rows."""
@@ -35,9 +37,9 @@ def made(dtype: torch.dtype, device: str, rank: int, rows: int) -> Tensor:
     return values.to(dtype).to(device)
 
 
-def in_bytes(dtype: torch.dtype, rank: int, rows: int) -> Tensor:
-    """The same on a CPU, for a backend that lacks the dtype."""
-    return made(dtype, "cpu", rank, rows).view(torch.uint8)
+def in_bytes(dtype: torch.dtype, device: str, rank: int, rows: int) -> Tensor:
+    """The same, for a backend that lacks the dtype."""
+    return made(dtype, device, rank, rows).view(torch.uint8)
 
 
 def splits(rank: int, size: int) -> list[int]:
@@ -176,6 +178,9 @@ def same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
 def wrong(rank: int, size: int, device: str) -> list[str]:
     """What does not give what it should; on the first ranks in a group of their own, too."""
     groups = {"shared": dist.group.WORLD, "gloo": dist.new_group(backend="gloo"), "two": dist.new_group([0, 1])}
+    devices = {"gloo": "cpu"}
+    if device == "cuda" and torch.cuda.device_count() >= size:
+        groups["nccl"], devices["nccl"] = dist.new_group(backend="nccl"), "cuda"
     found = handles(rank, size, device)
     for name in DTYPES:
         dtype = getattr(torch, name)
@@ -183,14 +188,18 @@ def wrong(rank: int, size: int, device: str) -> list[str]:
         for operation, run in {**MOVES, "beyond gloo": beyond_gloo}.items():
             results, expected = run(make, rank, size, groups["shared"])
             fine = same(results, expected) and all(x.device.type == device for x in results)
-            if operation in MOVES:
-                fine &= same(results, run(partial(in_bytes, dtype), rank, size, groups["gloo"])[0])
+            for other, its_device in devices.items() if operation in MOVES else ():
+                fine &= same(results, run(partial(in_bytes, dtype, its_device), rank, size, groups[other])[0])
             found += [] if fine else [f"{operation} of {name}"]
             if rank < 2 and not same(*run(make, rank, 2, groups["two"])):
                 found.append(f"{operation} of {name} in a group of two")
         for order in sums.ORDERS if name in SUMMED else ():
-            if not same(*reductions(make, rank, size, groups["shared"], order)):
+            added, expected = reductions(make, rank, size, groups["shared"], order)
+            if not same(added, expected):
                 found.append(f"{order} of {name}")
+            if "nccl" in groups and size == 2 and name in SUMMED_BY_NCCL:  # of two there is one order
+                if not same(added, reductions(make, rank, size, groups["nccl"], order)[0]):
+                    found.append(f"NCCL's sums of {name}")
     dist.barrier()
     return found
 
@@ -237,6 +246,8 @@ def live(rank: int, size: int, device: str, fault: str, folder: str) -> None:
     """A rank's life: it writes what is wrong to a file."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
+    if device == "cuda":
+        torch.cuda.set_device(rank % torch.cuda.device_count())
     store = dist.FileStore(f"{folder}/store", size)
     dist.init_process_group(shared_gpu.NAME, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=120))
     try:

@@ -6,9 +6,10 @@ CPU, GPU = "cpu", pytest.param("cuda", marks=pytest.mark.gpu)
 
 
 @pytest.mark.parametrize("device", [CPU, GPU])
-@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("size", [2, 3, 4])
 def test_every_collective_has_gloo_s_bits_and_every_sum_those_of_its_stated_order(size: int, device: str) -> None:
-    """In every dtype, on every rank. Of 3 ranks a tree has a rank without a partner."""
+    """In every dtype, on every rank, and NCCL's bits where each rank has a GPU. Of 3 ranks a tree has a rank without a
+    partner."""
     assert collectives.found_by_ranks(size, device) == [set()] * size
 
 

@@ -91,6 +91,8 @@ FAULTS = {
     "is_killed": ("os.kill(os.getpid(), 9)", "rank 1 was killed by signal 9, twice"),
     "is_stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "no answer from rank 0 within 6 s"),
     "hangs": ("time.sleep(600)", "no answer from rank"),
+    "segfaults": ("__import__('ctypes').string_at(0)", "rank 1 was killed by signal 11, twice"),
+    "reads_beyond": ("q.flatten()[torch.full((1,), 1 << 30, device=q.device)].tolist()", "rank 1"),  # a GPU's context
     "changes_what_it_sends": (
         "await changed(rank, q)", "rank 1: RuntimeError: rank 1 wrote to a tensor on its way, before it waited",
     ),
@@ -104,13 +106,15 @@ async def changed(rank, q):
 """
 
 
-def test_a_rank_that_fails_on_a_shared_device_costs_its_case_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_rank_that_fails_on_a_shared_device_costs_its_case_alone(tmp_path: Path, device: str) -> None:
     for name, (statement, _) in FAULTS.items():
         planting.first(tmp_path / "mine", name, f"if rank.world.rank == 1: {statement}")
     file = tmp_path / "mine" / "variant" / "changes_what_it_sends.py"
     file.write_text(file.read_text() + CHANGED)
     words = (f"variant=[ring,{','.join(FAULTS)},zigzag]", "world_size=3", "world.processes.timeout_seconds=6")
-    rows = run(tmp_path / "run", *TINY, "kernel=eager", *words, *SHARED, parts=tmp_path / "mine")
+    words += (f"device={device}", "kernel=eager", *SHARED)
+    rows = run(tmp_path / "run", *TINY, *words, parts=tmp_path / "mine")
     reasons = rows.drop_duplicates("case_id").set_index("variant")["reason"]
     assert not [name for name, (_, reason) in FAULTS.items() if not reasons[name].startswith(reason)], reasons.to_dict()
     assert set(rows.loc[rows["status"] == table.OK, "variant"]) == {"ring", "zigzag"}
@@ -246,5 +250,5 @@ def test_a_diagnosis_has_one_to_four_ranks_on_one_gpu_and_calls_a_healthy_functi
     assert {1, 2, 3, 4} == {*found.results.loc[found.results["status"] == table.OK, "world_size"]}
     assert not found.is_bug, found.sentence
     rows = accuracy.measure({"mine": gathering}, world_size=16, **ON_A_GPU)
-    assert set(rows.loc[rows["rank"] == 15, "tensor"]) == {"out", "dq", "dk", "dv"}
+    assert set(rows.loc[rows["rank"] == 15, "tensor"]) == {"out", "delta", "dq", "dk", "dv"}
     assert set(rows.loc[rows["rank"] == 15, "status"]) == {table.OK}
