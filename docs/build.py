@@ -62,7 +62,7 @@ def write_pages(root: Path, source: Path, reports: Sequence[Report]) -> None:
     texts = {"api.md": pages.API, "_static/pictures.css": pages.style()}
     with suppress(NoReport):  # no run over enough ranks
         board = write_leaderboard(root / "reports", source / "_whole" / pages.BOARD)
-        texts[pages.LEADERBOARD] = pages.leaderboard_page(list(dict.fromkeys(str(key[0]) for key in board.index)))
+        texts[pages.LEADERBOARD] = pages.leaderboard_page(list(dict.fromkeys(map(str, board["variant"]))))
     findings = (root / pages.FINDINGS).read_text(encoding="utf-8")
     texts["index.md"] = pages.index(findings, reports, found, pages.LEADERBOARD in texts)
     texts |= {report.page: pages.report_page(report, found) for report in reports}

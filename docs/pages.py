@@ -79,7 +79,7 @@ def index(text: str, reports: Sequence[Report], pages: Mapping[str, str], board:
 def leaderboard_page(names: Sequence[str]) -> str:
     """The way to the board, and what a search finds it by. names: of what it ranks."""
     link = f'<p><a class="open" href="{BOARD}">Open the leaderboard</a></p>'
-    question = "Which implementation of distributed attention is how accurate, at what cost?"
+    question = "Which implementation of distributed attention is how accurate?"
     return f"# Leaderboard\n\n{question}\n\n{link}\n\nRanked: {_plain(', '.join(names))}.\n"
 
 

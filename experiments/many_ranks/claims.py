@@ -1,4 +1,4 @@
-"""What many_ranks claims of published packages at 2 to 32 real ranks, checked against its table."""
+"""What many_ranks predicted of published packages at 2 to 32 real ranks, checked against its table."""
 
 import numpy as np
 import pandas as pd
@@ -13,20 +13,23 @@ ROUNDED = ("out", "dq", "dk", "dv")
 FLOAT32_SUMS = (
     "ring_flash_attn_ring", "ring_flash_attn_zigzag", "ring_flash_attn_stripe", "ring_flash_attn_llama3_ring",
     "yunchang_ring", "yunchang_zigzag", "yunchang_stripe", "yunchang_hybrid", "torch_context_parallel_allgather",
-    "torch_context_parallel_alltoall_balanced", "torch_context_parallel_public", "ring_attention_pytorch_ring",
-    "ring_attention_pytorch_striped",
+    "torch_context_parallel_alltoall_balanced", "torch_context_parallel_public",
 )  # fmt: skip
+IN_FLOAT32 = ("ring_attention_pytorch_ring", "ring_attention_pytorch_striped")
 TWINS = {
     "transformer_engine_all_gather": "te_all_gather", "ring_flash_attn_ring": "ring",
     "ring_flash_attn_zigzag": "zigzag", "ring_flash_attn_llama3": "llama3",
 }  # fmt: skip
+PREDICTED = 32  # ranks, in bfloat16: 64 ranks and float16 were measured later, without a prediction
 NOTHING = "not measured"
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:
     rows = results[(results["status"] == "ok") & results["tensor"].isin(ROUNDED)]
-    rows = rows[(rows["heads_kv"] == rows["heads"]) & (rows["mask"] == "causal")]
+    rows = rows[(rows["heads_kv"] == rows["heads"]) & (rows["mask"] == "causal") & (rows["world_size"] <= PREDICTED)]
     ranks = rows[rows["rank"] >= 0]
+    alone = ranks[ranks["variant"].isin(IN_FLOAT32)]
+    rows, ranks = (each[each["dtype"] == "bfloat16"] for each in (rows, ranks))
     kept = ranks[ranks["variant"].isin(FLOAT32_SUMS)]
     a2a = rows[(rows["rank"] == -1) & rows["variant"].isin(("transformer_engine_a2a", "yunchang_ulysses"))]
     return [
@@ -34,6 +37,7 @@ def claims(results: pd.DataFrame) -> list[Claim]:
         *(_same(rows, package, twin) for package, twin in TWINS.items()),
         largest_below("What exchanges heads is within 0.2% of single device.", a2a, 1.002),
         largest_below("Packages with float32 sums stay below 1.5 times single device on every rank.", kept, 1.5),
+        largest_below("ring-attention-pytorch stays below 1.5 times single device in float32.", alone, 1.5),
         _grows(ranks),
     ]
 

@@ -1,24 +1,176 @@
-"""The numbers of README.md, from the published tables."""
+"""The numbers of README.md, and the board of the front page and of the site, from the published table."""
 
-from experiments.published import TENSORS, Tables, cells, chosen, markdown
+from collections.abc import Mapping
+from pathlib import Path
 
-SIZES = [2, 4, 8, 16, 32]
+import pandas as pd
+
+from accuracy.report.folder import read_folder
+from accuracy.results.claim import beside, over_ranks
+from accuracy.results.table import ALL_RANKS, OK
+from accuracy.verdict.label import BUGS
+from accuracy.verdict.rows import names_of, with_names
+from accuracy.verdict.verdict import verdicts
+from experiments.published import TENSORS, Tables, cells, chosen, markdown, span
+
+SIZES = [2, 4, 8, 16, 32, 64]
+BOARD = 32  # ranks that the board compares at
+KEYS = ["variant", "dtype", "heads_kv", "world_size"]
+PACKAGES = {
+    "ring_flash_attn": "ring-flash-attn", "yunchang": "yunchang", "ringmaster": "axolotl-ringmaster",
+    "transformer_engine": "transformer_engine", "torch": "torch", "ring_attention_pytorch": "ring-attention-pytorch",
+}  # fmt: skip
+
+
+def published(reports: Path) -> Path | None:
+    """The folder of the newest run that is published."""
+    found = sorted((reports / "many_ranks").glob("*/results.parquet"))
+    return found[-1].parent if found else None
+
+
+def board(folder: Path) -> pd.DataFrame:
+    """Every package and schedule on the dense problem: a row for each of KEYS, with `world`, `package`, `version`,
+    the error over single device's of out, dq, dk and dv on the worst rank (mean over seeds) and of all ranks together
+    (`all_out`, ...), the largest of either (`worst`, `all_ranks`), and the verdict in words."""
+    run = read_folder(folder)
+    rows = with_names(run.results, names_of(run.results))
+    rows = rows[rows["mask"] == "causal"]
+    measured = rows[(rows["status"] == OK) & rows["tensor"].isin(TENSORS)]
+    keys = [*KEYS, "world", "tensor"]
+    worst = over_ranks(measured, "max", keys).set_index(keys)["x_single_device"].unstack("tensor")[TENSORS]
+    together = measured[measured["rank"] == ALL_RANKS].assign(
+        x=lambda each: each["error_rel"] / each["single_device_rel"]
+    )
+    whole = together.groupby(keys)["x"].mean().unstack("tensor")[TENSORS]
+    found = worst.join(whole.add_prefix("all_")).assign(worst=worst.max(axis=1), all_ranks=whole.max(axis=1))
+    found = found.reset_index().merge(_verdicts(rows).reset_index(), on=["variant", "dtype"])
+    versions = run.record["provenance"]["packages"]
+    found["package"] = [
+        _package(name) if world == "processes" else "" for name, world in found[["variant", "world"]].to_numpy()
+    ]
+    found["version"] = [str(versions.get(name) or "") for name in found["package"]]
+    return found.sort_values(["world_size", "worst"], ascending=[False, True], ignore_index=True)
+
+
+def _verdicts(rows: pd.DataFrame) -> pd.Series:
+    """By variant and dtype: which of the tensors are wrong, or that all is rounding."""
+    judged = verdicts(rows)
+    wrong = judged[judged["label"].isin(BUGS) & judged["tensor"].isin(TENSORS)]
+    named = wrong.groupby(["variant", "dtype"])["tensor"].agg(lambda found: f"{', '.join(sorted({*found}))} wrong")
+    return named.reindex(rows.groupby(["variant", "dtype"]).size().index, fill_value="rounding").rename("verdict")
+
+
+def _package(variant: str) -> str:
+    return next(name for start, name in PACKAGES.items() if variant.startswith(start))
+
+
+def _words(variant: str) -> str:
+    """A variant without its package: `p2p` of transformer_engine_p2p."""
+    start = next(start for start in PACKAGES if variant.startswith(start))
+    return variant.removeprefix(f"{start}_").replace("_", " ")
+
+
+def compared(found: pd.DataFrame) -> pd.DataFrame:
+    """The packages in bfloat16 at BOARD ranks by name, the least error first: `worst` and `all` ranks, and both with
+    grouped heads (`worst_grouped`, `all_grouped`)."""
+    own = found[(found["world"] == "processes") & (found["dtype"] == "bfloat16") & (found["world_size"] == BOARD)]
+    dense, grouped = (
+        own[own["heads_kv"] == heads].set_index("variant")[["worst", "all_ranks"]].set_axis(["worst", "all"], axis=1)
+        for heads in (8, 2)
+    )
+    joined = dense.join(grouped.add_suffix("_grouped"))
+    versions = own.groupby("variant")[["package", "version"]].first().agg(" ".join, axis=1)
+    versions = versions.str.replace("transformer_engine", "TransformerEngine")
+    names = [f"{versions[variant]} {_words(variant)}" for variant in joined.index]
+    return joined.set_axis(names).sort_values("worst")
+
+
+def _front(board: pd.DataFrame) -> list[tuple[str, ...]]:
+    """The board for a page: what has next to the same error in one line."""
+    same = board[board["worst"] < 1.5]
+    names = "; ".join(
+        f"{package} {', '.join(each.removeprefix(f'{package} ') for each in group.index)}"
+        for package, group in same.groupby(same.index.str.split().str[:2].str.join(" "))
+    )
+    together = (names, *(span(same[column]) for column in same))
+    return [together, *_lines(board[board["worst"] >= 1.5])]
+
+
+def _lines(board: pd.DataFrame) -> list[tuple[str, ...]]:
+    return [(str(name), *cells(row.dropna(), board.columns)) for name, row in board.iterrows()]
+
+
+HEAD = ("", f"worst of {BOARD} ranks", "all ranks", "grouped heads, worst", "all ranks")
 
 
 def blocks(tables: Tables) -> dict[str, str]:
-    names = sorted(path.parent.name for path in (tables.reports / "many_ranks").glob("*/*.parquet"))
-    if not names:
-        return {"cases": "no case measured yet", "growth": "Nothing is measured yet.", "claims": "None is judged yet."}
-    name = f"many_ranks/{names[-1]}"
-    where = {"mask": "causal", "heads_kv": 8, "world": "processes"}
-    worst = tables.worst_rank(name, ("variant", "tensor", "world_size"), **where)
-    lines = [
-        (variant if tensor == TENSORS[0] else "", tensor, *cells(worst[variant][tensor], SIZES))
-        for variant in worst.index.unique("variant")
-        for tensor in TENSORS
-    ]
+    folder = published(tables.reports)
+    if folder is None:
+        return dict.fromkeys(
+            ("cases", "board", "front", "growth", "float16", "digits", "p2p", "claims"), "not measured yet"
+        )
+    name = f"many_ranks/{folder.name}"
+    rows, found = tables.rows(name), board(folder)
+    status = rows.drop_duplicates("case_id")["status"].value_counts()
     return {
-        "cases": f"{chosen(tables.rows(name), status='ok')['case_id'].nunique()} measured cases",
-        "growth": markdown(("", "tensor", "W = 2", *SIZES[1:]), lines),
+        "cases": f"{status[OK]} cases measured, {status.get('failed', 0)} failed, {status.get('unsupported', 0)} unsupported",
+        "board": markdown(HEAD, _lines(compared(found))),
+        "front": markdown(HEAD, _front(compared(found))),
+        "growth": markdown(("", "tensor", "W = 2", *SIZES[1:]), list(_growth(found))),
+        "float16": _float16(found),
+        "digits": _digits(rows),
+        "p2p": _p2p(found),
         "claims": tables.claims(name),
     }
+
+
+def _growth(found: pd.DataFrame) -> "list[tuple[str, ...]]":
+    """The worst rank's numbers in bfloat16 of what grows."""
+    dense = found[(found["heads_kv"] == 8) & (found["dtype"] == "bfloat16")]
+    by_size: Mapping[str, pd.DataFrame] = dict(list(dense.groupby("variant")))
+    lines = []
+    for variant, group in by_size.items():
+        numbers = group.set_index("world_size")
+        growing = [tensor for tensor in TENSORS if numbers[tensor].max() > 1.5]
+        for tensor in growing or ["worst"]:
+            words = "largest of all, which does not grow" if tensor == "worst" else tensor
+            lines.append(
+                (variant if tensor == (growing or ["worst"])[0] else "", words, *cells(numbers[tensor], SIZES))
+            )
+    return lines
+
+
+def _float16(found: pd.DataFrame) -> str:
+    """What float16 has that bfloat16 has not."""
+    dense = found[(found["heads_kv"] == 8) & (found["world"] == "processes") & (found["world_size"] <= BOARD)]
+    both = dense.pivot_table(index=["variant", "world_size"], columns="dtype", values=TENSORS)
+    ratio = both.xs("float16", axis=1, level=1) / both.xs("bfloat16", axis=1, level=1)
+    apart = ratio[(ratio > 1.5).any(axis=1)]
+    names = sorted(apart.index.unique("variant"))
+    other = ratio.drop(index=apart.index).stack()
+    dq = dense[(dense["dtype"] == "float16") & dense["variant"].isin(names)]["dq"]
+    return (
+        f"dq of {', '.join(names)} has {dq.min():.2f} to {dq.max():.2f} times single device's error; every other number"
+        f" is {other.min():.2f} to {other.max():.2f} times bfloat16's"
+    )
+
+
+def _digits(rows: pd.DataFrame) -> str:
+    """How far a package's ring is from ours, rank by rank."""
+    dense = chosen(rows, status=OK, tensor=TENSORS, heads_kv=8, mask="causal", dtype="bfloat16").assign(
+        world="", sums=""
+    )
+    both = beside(dense, {"ring_flash_attn_ring": "ring", "ring_flash_attn_zigzag": "zigzag"})
+    apart = (both["error_rel"] / both["error_of_ours"] - 1).abs()
+    return (
+        f"have errors that differ from ours in {(apart > 0).sum()} of {len(apart)} rows, by at most {apart.max():.3%}"
+    )
+
+
+def _p2p(found: pd.DataFrame) -> str:
+    """TransformerEngine's ring by the number of ranks."""
+    ours = found[
+        (found["variant"] == "transformer_engine_p2p") & (found["dtype"] == "bfloat16") & (found["heads_kv"] == 8)
+    ]
+    out = ours.set_index("world_size")["out"]
+    return f"out has {out[32]:.1f} times single device's error at 32 ranks and {out[64]:.1f} times at 64"
