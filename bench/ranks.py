@@ -11,15 +11,18 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from accuracy.config.read import Configuration
 from accuracy.core.case import Case
+from accuracy.execute.dispatch import task_of
 from accuracy.execute.plan import Planned, plan
 from accuracy.execute.ranks import agent, journal
-from accuracy.execute.ranks.rank_loop import Rank, Task
+from accuracy.execute.ranks.rank import Rank, Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
@@ -31,9 +34,8 @@ TARGET = 10  # milliseconds a case on top of the work, on 4 H200s
 CASES = 30
 TINY = ("problem.seqlen=64", "problem.heads=1", "problem.heads_kv=1", "problem.head_dim=8")
 PROBLEMS = {"512 tokens": (), "64 tokens": TINY}
-ONE_GPU = (
-    16  # ranks on one GPU: ready within 15 s, a case of 8,192 tokens within 2 s, 700 MiB a rank without its tensors
-)
+ONE_GPU = 16
+"""Ranks on one GPU: ready within 15 s, a case of 8,192 tokens within 2 s, 700 MiB for each without its tensors."""
 
 
 def lines(device: str) -> Iterator[str]:
@@ -48,7 +50,7 @@ def lines(device: str) -> Iterator[str]:
         for planned in (plan(configuration(*words, *PROBLEMS[problem], f"world_size={size}"), None) * CASES)[:CASES]
     ]
     if sizes:
-        found = _measure(pending, "nccl" if device == "cuda" else "gloo", sizes)
+        found = _measure(configuration(*words), pending)
         yield f"real ranks: {sizes[-1]} processes ready after {found['ready']:.1f} s, once a run"
     for place, (size, problem) in enumerate(parts):
         spent = found["spent"][place * CASES : (place + 1) * CASES]
@@ -61,8 +63,9 @@ def lines(device: str) -> Iterator[str]:
     if device == "cuda":
         words += ["problem.seqlen=8192", "problem.head_dim=128", "seed=[0,1,2]", f"world_size={ONE_GPU}"]
         words += ["world.processes.share_gpu=true"]
-        long = plan(configuration(*words), None, None, 1)
-        found = _measure(plan(configuration(*words, *TINY), None, None, 1) + long, "nccl", [ONE_GPU], [ONE_GPU])
+        asked = configuration(*words)
+        long = plan(asked, None, None, 1)
+        found = _measure(asked, plan(configuration(*words, *TINY), None, None, 1) + long)
         walls = sorted(wall for wall, _ in found["spent"][-len(long) :][3:])
         yield (
             f"{ONE_GPU} ranks on one GPU: ready after {found['ready']:.1f} s (target <= 15); 8,192 tokens:"
@@ -71,15 +74,13 @@ def lines(device: str) -> Iterator[str]:
         )
 
 
-def _measure(pending: list[Planned], backend: str, sizes: Sequence[int], shared: Sequence[int] = ()) -> dict[str, Any]:
+def _measure(asked: Configuration, pending: list[Planned]) -> dict[str, Any]:
     """Seconds until the ranks are ready, and what `timed` found."""
     with tempfile.TemporaryDirectory() as name:
-        folder, cases = Path(name), [each.case for each in pending]
-        pipeline, threads = Pipeline("bench", Cache(None, 0.0)), torch.get_num_threads()
-        task = Task(cases, pipeline, folder, backend, sizes, 120.0, threads, shared=shared)
+        task = replace(task_of(asked, Path(name), pending), pipeline=Pipeline("bench", Cache(None, 0.0)))
         begin = time.perf_counter()
         deque(agent.measure(task, pending, lambda case: None, timed), maxlen=0)
-        found: dict[str, Any] = json.loads((folder / "spent.json").read_text())
+        found: dict[str, Any] = json.loads((task.folder / "spent.json").read_text())
     return found | {"ready": found["ready"] - begin}
 
 

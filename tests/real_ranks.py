@@ -13,7 +13,7 @@ import torch
 
 from accuracy.core.case import Case
 from accuracy.execute.ranks.agent import Agent
-from accuracy.execute.ranks.rank_loop import END, Rank, Task
+from accuracy.execute.ranks.rank import END, Rank, Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.inputs.drawing import draw_shard
 from accuracy.measurement.pipeline import Pipeline

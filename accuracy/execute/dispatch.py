@@ -21,7 +21,7 @@ from accuracy.reference.cache import Cache
 from accuracy.runtime import arithmetic, device
 
 if TYPE_CHECKING:
-    from accuracy.execute.ranks.rank_loop import Task
+    from accuracy.execute.ranks.rank import Task
     from accuracy.execute.ranks.rendezvous import Ranks
 
 Begin = Callable[[Case], None]
@@ -105,7 +105,7 @@ def task_of(
 ) -> "Task":
     """Return what real ranks are to do; most: how many there are; callers: whether they are the caller's own processes.
     Where the CPU computes, their threads decide last digits: as many as this process has."""
-    from accuracy.execute.ranks.rank_loop import Task
+    from accuracy.execute.ranks.rank import Task
 
     asked = {each.case.world_size for each in plans if each.case.world == "processes"}
     sizes = sorted(size for size in asked if most is None or size <= most)

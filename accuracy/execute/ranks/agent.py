@@ -32,7 +32,7 @@ from accuracy.execute import output, start
 from accuracy.execute.folder import make_writable
 from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import journal, rank_loop, rendezvous
-from accuracy.execute.ranks.rank_loop import Task
+from accuracy.execute.ranks.rank import Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.worker import seconds_allowed, seconds_text
 from accuracy.results import storage

@@ -1,6 +1,6 @@
-"""What each rank does in `test_shared_gpu.py`: every operation over the shared backend, beside gloo's own, beside NCCL's
-where each rank has a GPU, beside what the operation is defined to give, and, of sums, beside a sum in the stated order
-that shares no code with it."""
+"""What each rank does in `test_shared_gpu.py`: every operation over the shared backend, beside gloo's own, beside
+NCCL's where each rank has a GPU, beside what the operation is defined to give, and, of sums, beside a sum in the stated
+order that shares no code with it."""
 
 import os
 import tempfile
@@ -197,9 +197,9 @@ def wrong(rank: int, size: int, device: str) -> list[str]:
             added, expected = reductions(make, rank, size, groups["shared"], order)
             if not same(added, expected):
                 found.append(f"{order} of {name}")
-            if "nccl" in groups and size == 2 and name in SUMMED_BY_NCCL:  # of two there is one order
-                if not same(added, reductions(make, rank, size, groups["nccl"], order)[0]):
-                    found.append(f"NCCL's sums of {name}")
+            one_order = "nccl" in groups and size == 2 and name in SUMMED_BY_NCCL
+            if one_order and not same(added, reductions(make, rank, size, groups["nccl"], order)[0]):
+                found.append(f"NCCL's sums of {name}")
     dist.barrier()
     return found
 

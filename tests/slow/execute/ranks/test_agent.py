@@ -17,7 +17,8 @@ from accuracy.execute import leftovers, start
 from accuracy.execute.dispatch import measure as measure_plans
 from accuracy.execute.dispatch import task_of
 from accuracy.execute.plan import plan
-from accuracy.execute.ranks import agent, rank_loop
+from accuracy.execute.ranks import agent
+from accuracy.execute.ranks.rank import PATIENCE_SECONDS
 from accuracy.results import table
 from tests import planting
 from tests.measuring import COSTS, TINY, configuration
@@ -166,7 +167,7 @@ def test_what_a_function_changes_is_named_and_reaches_no_other_case(
     pd.testing.assert_frame_equal(rows, comparable(alone, "processes"), check_exact=True)
 
 
-LATE = f"rank.world.rank == 1 and time.sleep({rank_loop.PATIENCE_SECONDS + 1})"
+LATE = f"rank.world.rank == 1 and time.sleep({PATIENCE_SECONDS + 1})"
 AFTERWARDS = """
 async def forward(self, rank, q, k, v):
     result = await super().forward(rank, q, k, v)
