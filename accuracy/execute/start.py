@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from accuracy.core.errors import ConfigError
 from accuracy.execute import leftovers
 
-OF_WORKERS, OF_RANKS = ("accuracy.execute.worker",), ("accuracy.execute.ranks.agent",)
+GRADIENTS = "torch.fx.experimental.symbolic_shapes"  # torch imports it with the first gradient
+OF_WORKERS, OF_RANKS = ("accuracy.execute.worker", GRADIENTS), ("accuracy.execute.ranks.agent", GRADIENTS)
 """What the server imports for its processes, beside pandas, which pyarrow imports with the first rows it writes."""
 NAMES = {  # rank, size, rank on this machine, processes on it
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),

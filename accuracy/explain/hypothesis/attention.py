@@ -19,6 +19,23 @@ MOST_PAIRS, MOST_SCORES = 2**20, 2**18
 """Pairs (Sq, S) of the largest problem that is taken, and scores (B, H, Sq, S) of the largest on which all hypotheses
 are tried: there one costs about 20 ms, and there are about 700."""
 
+MADE_OF = {
+    "_plain_scores": {"q", "k", "heads", "scale", "stages.scores"},
+    "scores": {"_plain_scores", "softcap"},
+    "slope_of_cap": {"_plain_scores", "softcap"},
+    "_visible": {"scores", "counts"},
+    "row_max": {"_visible"},
+    "exact_lse": {"_visible", "row_max", "counts"},
+    "lse": {"exact_lse", "stages.lse"},
+    "weights": {"scores", "counts", "exact_lse", "stages.weights"},
+    "out": {"weights", "dropout", "v", "heads", "stages.out"},
+    "backward_weights": {"scores", "counts", "saved", "lse", "stages.backward_weights"},
+    "delta": {"dout", "saved", "out", "stages.delta"},
+    "dp": {"dout", "v", "heads", "dropout", "stages.dp"},
+    "ds": {"backward_weights", "dp", "delta", "slope_of_cap", "stages.ds"},
+}
+"""What each stage is computed from, in the order of the stages."""
+
 
 @dataclass(frozen=True)
 class Attention:
@@ -54,12 +71,21 @@ class Attention:
         return self.but(q=q, k=k, v=v, dout=dout, heads=self.heads[:share], dropout=dropout)
 
     def but(self, **changes: object) -> "Attention":
-        """The same with other inputs."""
-        return replace(self, **changes)  # type: ignore[arg-type]
+        """The same with other inputs. What does not depend on them is not computed again."""
+        found = replace(self, **changes)  # type: ignore[arg-type]
+        before = self.stages
+        changed = {*changes} | {f"stages.{name}" for name in before.keys() | found.stages.keys()
+                                if before.get(name) is not found.stages.get(name)}  # fmt: skip
+        for name, parts in MADE_OF.items():
+            if parts & changed:
+                changed.add(name)
+            elif name in vars(self):
+                vars(found)[name] = vars(self)[name]
+        return found
 
     def with_stages(self, **stages: Stage) -> "Attention":
         """The same with more stages replaced."""
-        return replace(self, stages={**self.stages, **stages})
+        return self.but(stages={**self.stages, **stages})
 
     def _through(self, stage: str, x: Tensor) -> Tensor:
         return self.stages[stage](x) if stage in self.stages else x
@@ -79,7 +105,7 @@ class Attention:
         """(B, H, Sq, S), of the capped scores by the plain ones; None where nothing is capped."""
         return None if self.softcap is None else 1 - torch.tanh(self._plain_scores / self.softcap).square()
 
-    @property
+    @cached_property
     def _visible(self) -> Tensor:
         """Scores, -inf of hidden pairs."""
         return self.scores.masked_fill(self.counts == 0, -torch.inf)

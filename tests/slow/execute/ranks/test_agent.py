@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from accuracy.core.errors import RanksEnded
 from accuracy.execute import leftovers, start
@@ -90,14 +91,20 @@ FAULTS = {
 }
 
 
-def test_every_fault_of_one_rank_is_a_row_and_the_cases_around_it_are_measured(tmp_path: Path) -> None:
-    """A death that is not repeated costs a start alone; what never answers costs two limits of time; what hangs on the
-    first rank alone, where it simulates, is a row too."""
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_every_fault_of_one_rank_is_a_row_and_the_cases_around_it_are_measured(tmp_path: Path, device: str) -> None:
+    """Over gloo, and over NCCL on two GPUs. A death that is not repeated costs a start alone; what never answers costs
+    two limits of time; what hangs on the first rank alone, where it simulates, is a row too."""
+    if device == "cuda" and torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
     parts = planting.dies_once(tmp_path / "mine", tmp_path / "marker")
     for name, (statement, _) in FAULTS.items():
         planting.first(parts, name, f"if rank.world.rank == 1: {statement}")
     planting.first(parts, "alone", "if type(rank.world).__name__ != 'ProcessesWorld': time.sleep(600)")
-    two, real = ("world_size=2", "case_seconds=8"), ("world=processes", "world.processes.timeout_seconds=4")
+    two, real = (
+        ("world_size=2", "case_seconds=8", f"device={device}"),
+        ("world=processes", "world.processes.timeout_seconds=4"),
+    )
     words = (*two, *real, f"variant=[ring,{','.join(FAULTS)},alone,dies_once,zigzag]")
     more = (*two, *real, "variant=hangs", "seed=[1,2,3]"), (*two, "variant=alone", "world=simulated")
     rows = run(tmp_path / "run", *words, parts=parts, more=more)
