@@ -67,18 +67,19 @@ def with_answers(configuration: Configuration, config: Mapping[str, Any]) -> tup
     if not (functions and wanted and configuration.given_keys == EVERYWHERE) or configuration.paths_a:
         return configuration, []
     tiny = _tiny(configuration)
-    rows = _first_answers(tiny, config)
+    rows, hard = _first_answers(tiny, config, bool(configuration.also))
     if not _taken(tiny, rows) and not {"problem", "problem.mask"} & {*configuration.given}:
         other = shapes.MASKS[tiny.problems[0].mask == shapes.MASKS[0]]
         tiny = replace(tiny, problems=(replace(tiny.problems[0], mask=other),))
-        rows = _first_answers(tiny, config)
+        rows, hard = _first_answers(tiny, config, bool(configuration.also))
     configuration = _with_arithmetic(configuration, rows)
     taken = _taken(configuration, rows)
     if not taken or not configuration.also:
         return configuration, []
-    configuration, refused = _in_shapes_taken(
-        configuration, replace(tiny, variants=configuration.variants, dtypes=taken[:1]), config
-    )
+    refused: list[Planned] = []
+    if _failed(hard[hard["dtype"] == taken[0]]):
+        tiny = replace(tiny, variants=configuration.variants, dtypes=taken[:1])
+        configuration, refused = _in_shapes_taken(configuration, tiny, config)
     in_tf32 = any(dict(each.options).get("arithmetic") in TF32 for each in configuration.variants)
     if in_tf32 and {"float16"} <= {*taken} and "float64" not in taken:
         taken = tuple(each for each in taken if each != "float32")  # float16 has as many digits, and float32 sums
@@ -93,13 +94,7 @@ def _in_shapes_taken(
 ) -> tuple[Configuration, list[Planned]]:
     """Return the configuration in shapes that its functions take, and the cases that they refused."""
     base, given = tiny.problems[0], shapes.given_of(configuration)
-    if given - shapes.KNOWN:
-        return configuration, []
-    parts = _parts(tiny.variants, tiny.world_sizes[0])
-    hard = _rows(replace(tiny, problems=tuple(shapes.hardest(base, given, parts))), config)
-    if not _failed(hard):
-        return configuration, []
-    asked = shapes.questions(base, given, parts)
+    asked = shapes.questions(base, given, _parts(tiny.variants, tiny.world_sizes[0]))
     several = replace(tiny, problems=tuple(asked.values()))
     rows = _rows(several, config)
     failed = _failed(rows)
@@ -215,11 +210,22 @@ def _parts(variants: Sequence[Variant], size: int) -> int:
     return math.lcm(*(parts_of(each.sharding, size) for each in variants))
 
 
-def _first_answers(tiny: Configuration, config: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the table of Gaussian inputs and of those that show what v, q and k are rounded to."""
+def _first_answers(
+    tiny: Configuration, config: Mapping[str, Any], with_shapes: bool
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the table of Gaussian inputs and of those that show what v, q and k are rounded to; and that of the
+    hardest shapes, where they are asked about. All is one run: ranks start once for it."""
     copied = replace(tiny, inputs=(_inputs("copied", octaves=0.0), _inputs("whole")))
     wide = replace(tiny, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),))
-    return _rows(replace(tiny, also=(copied, wide) if "float32" in tiny.dtypes else (copied,)), config)
+    also = [copied, wide] if "float32" in tiny.dtypes else [copied]
+    given, size, hard = shapes.given_of(tiny), tiny.world_sizes[0], list[Configuration]()
+    if with_shapes and not given - shapes.KNOWN:
+        problems = shapes.hardest(tiny.problems[0], given, _parts(tiny.variants, size))
+        hard = [replace(tiny, problems=(each,)) for each in problems if each not in tiny.problems]
+    rows = _rows(replace(tiny, also=(*also, *hard)), config)
+    of_hard = {each.case.id for grid in hard for each in plan(grid, None, size)}
+    is_hard = rows["case_id"].isin(of_hard)
+    return rows[~is_hard], rows[is_hard]
 
 
 def _rows(tiny: Configuration, config: Mapping[str, Any]) -> pd.DataFrame:

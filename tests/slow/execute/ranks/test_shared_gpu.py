@@ -70,7 +70,7 @@ def test_packages_have_the_digits_that_they_have_over_gloo_and_nccl(
     """Of two ranks no sum has another order. None is told to have changed torch, and costs its ranks a new start."""
     if device == "cuda" and torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
-    words = ["problem.seqlen=256", "problem.heads=4", "problem.heads_kv=4", "problem.head_dim=32", f"device={device}"]
+    words = ["problem.seqlen=512", "problem.heads=4", "problem.heads_kv=4", "problem.head_dim=32", f"device={device}"]
     words += [f"variant=[{','.join(PACKAGES)}]", "world_size=2", "dtype=bfloat16", "unusable=record", SHARED[0]]
     words += ["kernel=eager"] if device == "cpu" else ["kernel=[flash_attn,flex_attention]"]
     shared, apart = (
@@ -80,7 +80,7 @@ def test_packages_have_the_digits_that_they_have_over_gloo_and_nccl(
     assert STARTED_ANEW not in capfd.readouterr().err
     order = ["variant", "kernel", "tensor", "rank"]
     assert (shared["status"] == table.OK).any()
-    assert not (shared["status"] == table.FAILED).any()
+    assert shared.loc[shared["status"] == table.FAILED, "reason"].tolist() == []
     pd.testing.assert_frame_equal(
         *(each.sort_values(order, ignore_index=True) for each in (shared, apart)), check_exact=True
     )
