@@ -51,28 +51,29 @@ class FlexAttention(KernelKnobs):
         sight = how.sight(q, k)
         function: Any = compiled() if q.is_cuda else flex.flex_attention
         precision = "'tf32'" if self.tf32 else "'ieee'"
-        with _room_for_shapes():
-            out, lse = function(
-                *heads.first(q, k, v),
-                block_mask=None if sight.left is sight.right is None else _mask(sight, str(q.device)),
-                score_mod=None if how.softcap is None else _cap(how.softcap),
-                scale=how.scale,
-                enable_gqa=q.shape[2] != k.shape[2],
-                kernel_options={"FORCE_USE_FLEX_ATTENTION": True, "FLOAT32_PRECISION": precision},
-                **_asking_for_lse(),
-            )
+        out, lse = function(
+            *heads.first(q, k, v),
+            block_mask=None if sight.left is sight.right is None else _mask(sight, str(q.device)),
+            score_mod=None if how.softcap is None else _cap(how.softcap),
+            scale=how.scale,
+            enable_gqa=q.shape[2] != k.shape[2],
+            kernel_options={"FORCE_USE_FLEX_ATTENTION": True, "FLOAT32_PRECISION": precision},
+            **_asking_for_lse(),
+        )
         return out.transpose(1, 2), getattr(lse, "lse", lse)
 
 
 @cache
 def compiled() -> Callable[..., Any]:
-    """flex_attention as one kernel, or an error."""
-    return torch.compile(flex.flex_attention, dynamic=False, fullgraph=True)
-
-
-def _room_for_shapes() -> Any:
+    """flex_attention as one kernel, or an error; for as many shapes as come."""
+    function: Any = torch.compile(flex.flex_attention, dynamic=False, fullgraph=True)
     limits = {"recompile_limit": COMPILED_SHAPES, "accumulated_recompile_limit": COMPILED_SHAPES}
-    return torch._dynamo.config.patch(limits)
+
+    def call(*tensors: Tensor, **options: Any) -> Any:
+        with torch._dynamo.config.patch(limits):
+            return function(*tensors, **options)
+
+    return call
 
 
 def _asking_for_lse() -> dict[str, Any]:

@@ -66,3 +66,12 @@ def test_where_fp8_is_not_taken_a_row_says_why(monkeypatch: pytest.MonkeyPatch) 
         assert flashinfer_fp8.KERNEL().abilities("cuda").missing.startswith(words)
     missing = flash_attn_4.KERNEL(fp8="e4m3").abilities("cuda").missing
     assert missing.startswith("has FP8 on compute capability 10 alone, this GPU has 9")
+
+
+def test_flex_attention_compiles_for_more_shapes_than_torch_s_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ranks keep meets more than the 8 shapes after which torch's compiler gives up."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: lambda: torch._dynamo.config.recompile_limit)
+    flex_attention.compiled.cache_clear()
+    room = flex_attention.compiled()()
+    flex_attention.compiled.cache_clear()
+    assert room == flex_attention.COMPILED_SHAPES > 8 * 100
