@@ -187,12 +187,16 @@ def why(facts: "Facts") -> str:
         nearest = f"of {near.tried} hypotheses on {near.tensor} the nearest leaves {near.leaves:.2g}"
         return f"; no cause was proven: {nearest} times the expected rounding{factor}"
     parts: list[str] = []
+    there = f" on rank{'s' * (len(facts.ranks) > 1)} {' and '.join(map(str, facts.ranks))}"  # `where` has said it
     unproven = [x for x in lead if x not in {each.tensor for each in proven}]
     while proven:
         first, *others = proven
         proven = [each for each in others if not {*each.names} & {*first.names}]
         alike = [each.tensor for each in others if each not in proven]
-        parts.append(first.text + (f" ({listed(alike)} alike)" if alike and lead[0] not in ("out", "lse") else ""))
+        parts.append(
+            first.text.removesuffix(there)
+            + (f" ({listed(alike)} alike)" if alike and lead[0] not in ("out", "lse") else "")
+        )
     return f": {'; '.join(parts)}" + (f"; of {listed(unproven)} no cause was proven" if unproven else "")
 
 
