@@ -107,7 +107,7 @@ def blocks(tables: Tables) -> dict[str, str]:
     folder = published(tables.reports)
     if folder is None:
         return dict.fromkeys(
-            ("cases", "board", "front", "growth", "float16", "digits", "p2p", "claims"), "not measured yet"
+            ("cases", "board", "front", "growth", "float16", "documents", "digits", "p2p", "claims"), "not measured yet"
         )
     name = f"many_ranks/{folder.name}"
     rows, found = tables.rows(name), board(folder)
@@ -118,6 +118,7 @@ def blocks(tables: Tables) -> dict[str, str]:
         "front": markdown(HEAD, _front(compared(found))),
         "growth": markdown(("", "tensor", "W = 2", *SIZES[1:]), list(_growth(found))),
         "float16": _float16(found),
+        "documents": _documents(tables, name),
         "digits": _digits(rows),
         "p2p": _p2p(found),
         "claims": tables.claims(name),
@@ -174,3 +175,10 @@ def _p2p(found: pd.DataFrame) -> str:
     ]
     out = ours.set_index("world_size")["out"]
     return f"out has {out[32]:.1f} times single device's error at 32 ranks and {out[64]:.1f} times at 64"
+
+
+def _documents(tables: Tables, name: str) -> str:
+    """The worst tensor of packed documents at BOARD ranks."""
+    where = {"world_size": BOARD, "mask": "causal,documents=4096+2048+2048"}
+    worst = tables.worst_rank(name, ("variant", "tensor"), **where).groupby("variant").max()
+    return ", ".join(f"{variant} {number:.2f}" for variant, number in worst.items())

@@ -1,0 +1,44 @@
+"""A zigzag ring on real ranks, which the test starts by itself."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.nn.functional import all_gather
+
+import accuracy
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch 2.13 has a new name for this all_gather
+
+
+def zigzag_attention(q, k, v, *, causal=True, softmax_scale=None, group=None):
+    """Stands for zigzag_ring_flash_attn_func: rank r holds chunks r and 2 W - 1 - r."""
+    return _zigzag(q, k, v, causal, softmax_scale, group)
+
+
+def wrong_zigzag_attention(q, k, v, *, causal=True, softmax_scale=None, group=None):
+    """The planted fault: a rank's first chunk has the mask of its second."""
+    return _zigzag(q, k, v, causal, softmax_scale, group, wrong=True)
+
+
+def _zigzag(q, k, v, causal, softmax_scale, group, wrong=False):
+    rank, size, chunk = dist.get_rank(group), dist.get_world_size(group), q.shape[1] // 2
+    token = torch.arange(chunk)
+    places = [torch.cat([token + r * chunk, token + (2 * size - 1 - r) * chunk]) for r in range(size)]
+    keys, values = (torch.cat(all_gather(x.contiguous(), group=group), 1) for x in (k, v))
+    row = places[rank].clone()
+    if wrong:
+        row[:chunk] += (2 * size - 1 - 2 * rank) * chunk
+    seen = row[:, None] >= torch.cat(places) if causal else None
+    out = torch.nn.functional.scaled_dot_product_attention(
+        *(x.transpose(1, 2) for x in (q, keys, values)), attn_mask=seen, scale=softmax_scale, enable_gqa=True
+    )
+    return out.transpose(1, 2)
+
+
+def test_a_zigzag_ring_is_accurate():
+    accuracy.assert_accurate(zigzag_attention, sharding="zigzag", dtype="float32", world_size=[1, 2])
+
+
+def test_a_chunk_with_the_other_s_mask_is_found():
+    with pytest.raises(AssertionError):
+        accuracy.assert_accurate(wrong_zigzag_attention, sharding="zigzag", dtype="float32", world_size=2)

@@ -1,0 +1,37 @@
+"""Every example runs as its README says, on a CPU."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.processes import python
+
+pytestmark = pytest.mark.xdist_group("processes")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_every_example_is_named_and_every_test_of_theirs_passes(tmp_path: Path) -> None:
+    named = re.findall(r"^\| \[?([\w./]+)", (EXAMPLES / "README.md").read_text(), re.MULTILINE)[1:]
+    here = {each.name + "/" * each.is_dir() for each in EXAMPLES.iterdir() if each.name[0] not in "_."}
+    assert {*named, "README.md"} == here
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", str(EXAMPLES), folder=tmp_path)
+    assert done.returncode == 0, done.stdout
+    passed = {Path(each).name for each in re.findall(r"^PASSED (\S+?)::", done.stdout, re.MULTILINE)}
+    assert passed == {each.name for each in EXAMPLES.rglob("test_*.py")}
+
+
+def test_a_ring_under_torchrun_has_the_error_of_one_device(tmp_path: Path) -> None:
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = python(*words, str(EXAMPLES / "ring_under_torchrun.py"), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    times = [float(each) for each in re.findall(r"my_ring|^ +2 +(\S+)", done.stdout, re.MULTILINE) if each]
+    assert len(times) == 2
+    assert max(times) < 1.5
+
+
+def test_a_captured_training_loop_is_judged_as_rounding(tmp_path: Path) -> None:
+    done = python(str(EXAMPLES / "capture_training.py"), str(tmp_path / "captured"), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "rounds: 2 layers" in done.stdout
+    assert any((tmp_path / "captured").iterdir())
