@@ -70,7 +70,7 @@ def lines(device: str) -> Iterator[str]:
         yield (
             f"{ONE_GPU} ranks on one GPU: ready after {found['ready']:.1f} s (target <= 15); 8,192 tokens:"
             f" {statistics.median(walls):.2f} s a case, slowest {walls[-1]:.2f} (target <= 2);"
-            f" {found['used'][len(long) - 1] / ONE_GPU / 2**20:.0f} MiB a rank without its tensors (target <= 700)"
+            f" {found['used'][-len(long) - 1] / ONE_GPU / 2**20:.0f} MiB a rank without its tensors (target <= 700)"
         )
 
 

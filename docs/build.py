@@ -60,7 +60,7 @@ def write_pages(root: Path, source: Path, reports: Sequence[Report]) -> None:
     """Everything that Sphinx reads."""
     found = pages.places(root, reports)
     texts = {"api.md": pages.API, "_static/pictures.css": pages.style()}
-    with suppress(NoReport):  # no run over enough ranks
+    with suppress(NoReport):  # many_ranks is not published
         board = write_leaderboard(root / "reports", source / "_whole" / pages.BOARD)
         texts[pages.LEADERBOARD] = pages.leaderboard_page(list(dict.fromkeys(map(str, board["variant"]))))
     findings = (root / pages.FINDINGS).read_text(encoding="utf-8")

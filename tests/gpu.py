@@ -42,7 +42,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Any:
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    found = re.search(r"Skipped: needs (\S+)'?\)", f"{report.longrepr})") if report.skipped else None
+    found = re.search(r"Skipped: needs ([\w.]+)", str(report.longrepr)) if report.skipped else None
     if found:
         lacking[report.nodeid] = found[1]
 
@@ -84,18 +84,8 @@ def main(seconds: float = SECONDS) -> int:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     os.environ[UNTIL] = str(time.time() + seconds)
     files = sorted(str(path) for path in Path("tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
-    words = [
-        "-q",
-        "-m",
-        "gpu",
-        "-p",
-        "no:cacheprovider",
-        "--continue-on-collection-errors",
-        "--durations=15",
-        "-rs",
-        *files,
-    ]
-    words += ["--durations=15", "-rs", "-p", "tests.gpu", *files]
+    words = ["-q", "-m", "gpu", "-p", "no:cacheprovider", "-p", "tests.gpu", "--continue-on-collection-errors"]
+    words += ["--durations=15", "-rs", *files]
     if find_spec("xdist"):
         words += ["-n", str(AT_A_TIME), "--dist", "loadgroup", "--no-loadscope-reorder"]
     if not entry_points(group="pytest11", name="accuracy"):  # a bare checkout

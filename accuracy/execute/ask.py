@@ -34,6 +34,7 @@ from accuracy.verdict.floor import LEVEL
 SEQLEN, HEADS, HEAD_DIM = 128, 2, 64
 """A shape that kernels with a least tile take, too."""
 SECONDS = 60.0
+MOSTLY_TAKEN = "bfloat16"  # the dtype in which the hardest shapes are asked, before it is known what is taken
 WIDE = 30.0
 """Octaves of v up and down: float16 has 15 and 24."""
 TF32, SPLIT = ("tf32_cut", "tf32"), ("split_16", "split_20")
@@ -67,18 +68,21 @@ def with_answers(configuration: Configuration, config: Mapping[str, Any]) -> tup
     if not (functions and wanted and configuration.given_keys == EVERYWHERE) or configuration.paths_a:
         return configuration, []
     tiny = _tiny(configuration)
-    rows, hard = _first_answers(tiny, config, bool(configuration.also))
+    hardest = _hardest(tiny) if configuration.also else []
+    rows, hard = _first_answers(tiny, config, hardest)
     if not _taken(tiny, rows) and not {"problem", "problem.mask"} & {*configuration.given}:
         other = shapes.MASKS[tiny.problems[0].mask == shapes.MASKS[0]]
         tiny = replace(tiny, problems=(replace(tiny.problems[0], mask=other),))
-        rows, hard = _first_answers(tiny, config, bool(configuration.also))
+        rows, _ = _first_answers(tiny, config)
     configuration = _with_arithmetic(configuration, rows)
     taken = _taken(configuration, rows)
     if not taken or not configuration.also:
         return configuration, []
     refused: list[Planned] = []
-    if _failed(hard[hard["dtype"] == taken[0]]):
-        tiny = replace(tiny, variants=configuration.variants, dtypes=taken[:1])
+    tiny = replace(tiny, variants=configuration.variants, dtypes=taken[:1])
+    if not {*hard["dtype"]} <= {*taken}:
+        hard = _rows(replace(tiny, problems=tuple(hardest)), config)
+    if _failed(hard):
         configuration, refused = _in_shapes_taken(configuration, tiny, config)
     in_tf32 = any(dict(each.options).get("arithmetic") in TF32 for each in configuration.variants)
     if in_tf32 and {"float16"} <= {*taken} and "float64" not in taken:
@@ -211,21 +215,29 @@ def _parts(variants: Sequence[Variant], size: int) -> int:
 
 
 def _first_answers(
-    tiny: Configuration, config: Mapping[str, Any], with_shapes: bool
+    tiny: Configuration, config: Mapping[str, Any], problems: Sequence[Problem] = ()
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the table of Gaussian inputs and of those that show what v, q and k are rounded to; and that of the
-    hardest shapes, where they are asked about. All is one run: ranks start once for it."""
+    """Return the table of Gaussian inputs and of those that show what v, q and k are rounded to; and that of further
+    problems, in one dtype. All is one run: ranks start once for it."""
     copied = replace(tiny, inputs=(_inputs("copied", octaves=0.0), _inputs("whole")))
     wide = replace(tiny, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),))
     also = [copied, wide] if "float32" in tiny.dtypes else [copied]
-    given, size, hard = shapes.given_of(tiny), tiny.world_sizes[0], list[Configuration]()
-    if with_shapes and not given - shapes.KNOWN:
-        problems = shapes.hardest(tiny.problems[0], given, _parts(tiny.variants, size))
-        hard = [replace(tiny, problems=(each,)) for each in problems if each not in tiny.problems]
-    rows = _rows(replace(tiny, also=(*also, *hard)), config)
-    of_hard = {each.case.id for grid in hard for each in plan(grid, None, size)}
-    is_hard = rows["case_id"].isin(of_hard)
-    return rows[~is_hard], rows[is_hard]
+    if problems:
+        dtype = MOSTLY_TAKEN if MOSTLY_TAKEN in tiny.dtypes else tiny.dtypes[0]
+        also.append(replace(tiny, problems=tuple(problems), dtypes=(dtype,)))
+    asked = replace(tiny, also=tuple(also))
+    rows = _rows(asked, config)
+    further = {each.case.id for each in plan(asked, None, tiny.world_sizes[0]) if each.case.problem in problems}
+    is_further = rows["case_id"].isin(further)
+    return rows[~is_further], rows[is_further]
+
+
+def _hardest(tiny: Configuration) -> list[Problem]:
+    given = shapes.given_of(tiny)
+    if given - shapes.KNOWN:
+        return []
+    problems = shapes.hardest(tiny.problems[0], given, _parts(tiny.variants, tiny.world_sizes[0]))
+    return [each for each in problems if each not in tiny.problems]
 
 
 def _rows(tiny: Configuration, config: Mapping[str, Any]) -> pd.DataFrame:

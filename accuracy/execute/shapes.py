@@ -2,7 +2,7 @@
 
 Kernels refuse head dims below a tile, lengths that are no multiple of one, grouped heads, batches, or one of the masks.
 A grid of a diagnosis whose shape is refused asks nothing; so its problems get the nearest shape that is taken, but for
-what the user gave. Two calls come first that have every difficulty at once: a function that takes these is not asked
+what the user gave. Two problems come first that have every difficulty at once: a function that takes these is not asked
 on.
 """
 

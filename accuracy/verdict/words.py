@@ -187,7 +187,8 @@ def why(facts: "Facts") -> str:
         nearest = f"of {near.tried} hypotheses on {near.tensor} the nearest leaves {near.leaves:.2g}"
         return f"; no cause was proven: {nearest} times the expected rounding{factor}"
     parts: list[str] = []
-    there = f" on rank{'s' * (len(facts.ranks) > 1)} {' and '.join(map(str, facts.ranks))}"  # `where` has said it
+    said = facts.ranks if len(facts.ranks) < facts.size else ()  # by `where`
+    there = f" on rank{'s' * (len(said) > 1)} {' and '.join(map(str, said))}"
     unproven = [x for x in lead if x not in {each.tensor for each in proven}]
     while proven:
         first, *others = proven

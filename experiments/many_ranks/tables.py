@@ -1,6 +1,6 @@
 """The numbers of README.md, and the board of the front page and of the site, from the published table."""
 
-from collections.abc import Mapping
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -24,8 +24,8 @@ PACKAGES = {
 
 def published(reports: Path) -> Path | None:
     """The folder of the newest run that is published."""
-    found = sorted((reports / "many_ranks").glob("*/results.parquet"))
-    return found[-1].parent if found else None
+    found = [path.parent for path in (reports / "many_ranks").glob("*/results.parquet")]
+    return max(found, key=lambda folder: str(json.loads((folder / "run.json").read_text())["started"]), default=None)
 
 
 def board(folder: Path) -> pd.DataFrame:
@@ -53,11 +53,11 @@ def board(folder: Path) -> pd.DataFrame:
 
 
 def _verdicts(rows: pd.DataFrame) -> pd.Series:
-    """By variant and dtype: which of the tensors are wrong, or that all is rounding."""
+    """By variant and dtype: which of the tensors are wrong, or that none is."""
     judged = verdicts(rows)
     wrong = judged[judged["label"].isin(BUGS) & judged["tensor"].isin(TENSORS)]
     named = wrong.groupby(["variant", "dtype"])["tensor"].agg(lambda found: f"{', '.join(sorted({*found}))} wrong")
-    return named.reindex(rows.groupby(["variant", "dtype"]).size().index, fill_value="rounding").rename("verdict")
+    return named.reindex(rows.groupby(["variant", "dtype"]).size().index, fill_value="no bug").rename("verdict")
 
 
 def _package(variant: str) -> str:
@@ -85,19 +85,19 @@ def compared(found: pd.DataFrame) -> pd.DataFrame:
     return joined.set_axis(names).sort_values("worst")
 
 
-def _front(board: pd.DataFrame) -> list[tuple[str, ...]]:
+def _front(packages: pd.DataFrame) -> list[tuple[str, ...]]:
     """The board for a page: what has next to the same error in one line."""
-    same = board[board["worst"] < 1.5]
+    same = packages[packages["worst"] < 1.5]
     names = "; ".join(
         f"{package} {', '.join(each.removeprefix(f'{package} ') for each in group.index)}"
         for package, group in same.groupby(same.index.str.split().str[:2].str.join(" "))
     )
     together = (names, *(span(same[column]) for column in same))
-    return [together, *_lines(board[board["worst"] >= 1.5])]
+    return [together, *_lines(packages[packages["worst"] >= 1.5])]
 
 
-def _lines(board: pd.DataFrame) -> list[tuple[str, ...]]:
-    return [(str(name), *cells(row.dropna(), board.columns)) for name, row in board.iterrows()]
+def _lines(packages: pd.DataFrame) -> list[tuple[str, ...]]:
+    return [(str(name), *cells(row.dropna(), packages.columns)) for name, row in packages.iterrows()]
 
 
 HEAD = ("", f"worst of {BOARD} ranks", "all ranks", "grouped heads, worst", "all ranks")
@@ -125,12 +125,11 @@ def blocks(tables: Tables) -> dict[str, str]:
     }
 
 
-def _growth(found: pd.DataFrame) -> "list[tuple[str, ...]]":
+def _growth(found: pd.DataFrame) -> list[tuple[str, ...]]:
     """The worst rank's numbers in bfloat16 of what grows."""
     dense = found[(found["heads_kv"] == 8) & (found["dtype"] == "bfloat16")]
-    by_size: Mapping[str, pd.DataFrame] = dict(list(dense.groupby("variant")))
     lines = []
-    for variant, group in by_size.items():
+    for variant, group in dense.groupby("variant"):
         numbers = group.set_index("world_size")
         growing = [tensor for tensor in TENSORS if numbers[tensor].max() > 1.5]
         for tensor in growing or ["worst"]:

@@ -114,11 +114,11 @@ class Rank:
     def prepare(self, number: int) -> None:
         """On the first rank: let the others draw the case's inputs while the reference is computed."""
         self.number = number
-        self._release()
+        self.release()
         if self.case.world == "processes":
             self.tell(number, PREPARE)
 
-    def _release(self) -> None:
+    def release(self) -> None:
         """Leave the device's memory that tensors have no more to the ranks that share the device."""
         if self.task.shared:
             torch.cuda.empty_cache()
@@ -128,11 +128,11 @@ class Rank:
         self.number = number
         case = self.case
         key = case.inputs, case.problem, case.seed, case.said_dtype, case.variant.sharding, case.world_size
+        if self.ranks.rank >= case.world_size:
+            self._drawn_for, self._shards = None, ()
+            return
         if self._drawn_for != key:
             self._drawn_for, self._shards = key, ()
-            self._release()
-            if self.ranks.rank >= case.world_size:
-                return
             try:
                 self._shards = drawing.draw_shard(case, self.ranks.rank)
             except Exception as error:

@@ -74,5 +74,7 @@ def follow(task: Task, ranks: Ranks) -> None:
         if what == END:
             return
         rank.draw(number)
-        if what != PREPARE:
+        if what == PREPARE:
+            rank.release()
+        else:
             rank.take_part(what)

@@ -34,7 +34,7 @@ MADE_OF = {
     "dp": {"dout", "v", "heads", "dropout", "stages.dp"},
     "ds": {"backward_weights", "dp", "delta", "slope_of_cap", "stages.ds"},
 }
-"""What each stage is computed from, in the order of the stages."""
+"""What each stage before dq, dk and dv is computed from, in the order of the stages."""
 
 
 @dataclass(frozen=True)

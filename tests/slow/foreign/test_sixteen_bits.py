@@ -113,3 +113,12 @@ def test_products_that_know_no_groups_are_asked_with_as_many_key_heads() -> None
     problems = {problem for grid in (asked, *asked.also) for problem in grid.problems}
     assert all(each.heads == each.heads_kv for each in problems)
     assert ["heads_kv=2" in str(each.unsupported) for each in refused] == [True]
+
+
+def test_a_package_without_a_mask_is_asked_in_the_other() -> None:
+    """torch's balanced context parallelism takes no full mask: all cases of one of the hardest problems are refused."""
+    words = ("experiment=diagnose", "device=cpu", "variant=torch_context_parallel_alltoall_balanced", "world_size=2")
+    config = resolved(composed(*words), keys_of(words))
+    asked, refused = with_answers(read_settled(config), config)
+    assert {problem.mask for grid in (asked, *asked.also) for problem in grid.problems} == {"causal"}
+    assert any("mask=full" in str(each.unsupported) for each in refused)
