@@ -15,9 +15,10 @@ LOOPBACK = ("0100007F:", "00000000000000000000000001000000:")
 
 
 def start(*words: str, folder: Path | None = None, **variables: str) -> Process:
-    """`python WORDS` with the package of this checkout, in a session of its own; variables: of its environment."""
+    """`python WORDS` with the package of this checkout, in a session of its own; variables: of its environment. One
+    thread each: several tests run side by side."""
     places = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)} | variables
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"} | variables
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     return subprocess.Popen([sys.executable, *words], cwd=folder, env=environment, **how)
 

@@ -15,7 +15,8 @@ def test_every_example_is_named_and_every_test_of_theirs_passes(tmp_path: Path) 
     named = re.findall(r"^\| \[?([\w./]+)", (EXAMPLES / "README.md").read_text(), re.MULTILINE)[1:]
     here = {each.name + "/" * each.is_dir() for each in EXAMPLES.iterdir() if each.name[0] not in "_."}
     assert {*named, "README.md"} == here
-    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", str(EXAMPLES), folder=tmp_path)
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", str(EXAMPLES))
+    done = python(*words, folder=tmp_path)
     assert done.returncode == 0, done.stdout
     passed = {Path(each).name for each in re.findall(r"^PASSED (\S+?)::", done.stdout, re.MULTILINE)}
     assert passed == {each.name for each in EXAMPLES.rglob("test_*.py")}
@@ -31,7 +32,9 @@ def test_a_ring_under_torchrun_has_the_error_of_one_device(tmp_path: Path) -> No
 
 
 def test_a_captured_training_loop_is_judged_as_rounding(tmp_path: Path) -> None:
-    done = python(str(EXAMPLES / "capture_training.py"), str(tmp_path / "captured"), folder=tmp_path)
+    done = python(
+        str(EXAMPLES / "capture_training.py"), str(tmp_path / "captured"), folder=tmp_path, OMP_NUM_THREADS="1"
+    )
     assert done.returncode == 0, done.stderr
     assert "rounds: 2 layers" in done.stdout
     assert any((tmp_path / "captured").iterdir())
