@@ -70,7 +70,8 @@ def test_under_torchrun_every_number_is_the_simulated_one_and_a_death_costs_a_re
 def test_without_restarts_a_death_ends_all_with_status_3_and_the_same_command_goes_on(tmp_path: Path) -> None:
     """As under srun: there the first rank's store listens, on the given address only, and bears a silent stranger."""
     folder, mark = tmp_path / "run", uuid.uuid4().hex
-    planting.first(tmp_path / "mine", "killed", "if rank.world.rank == 1: os.kill(os.getpid(), 9)")
+    waits = f"[time.sleep(0.1) for _ in range(900) if not os.path.exists({str(tmp_path / 'connected')!r})]"
+    planting.first(tmp_path / "mine", "killed", f"{waits}; rank.world.rank == 1 and os.kill(os.getpid(), 9)")
     words = (f"--config-dir={tmp_path / 'mine'}", *SMALL, "variant=[ring,killed,zigzag]", "world_size=2",
              "world=processes", f"output_dir={folder}")  # fmt: skip
     processes = srun(*words, MARK=mark)
@@ -79,6 +80,7 @@ def test_without_restarts_a_death_ends_all_with_status_3_and_the_same_command_go
         addresses = listening(marked(mark))
         assert all(address.startswith(LOOPBACK) for address in addresses)
         stranger.connect(("127.0.0.1", int(addresses.pop().split(":")[1], 16)))
+        (tmp_path / "connected").touch()
         said = output_of(*processes)
     assert [process.returncode for process in processes] == [3, 3], said
     assert said.count("accuracy: rank 1 was killed by signal 9") == 1
