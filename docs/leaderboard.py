@@ -16,7 +16,7 @@ from experiments.published import TENSORS
 
 PAGE = Path(__file__).parent / "page"
 SHOWN = {"world_size": BOARD, "dtype": "bfloat16", "heads_kv": 8}
-"""What is chosen when the page opens."""
+"""The filters' values when the page opens."""
 COLUMNS = {
     "worst": "largest, worst rank", **{name: f"{name}, worst rank" for name in TENSORS},
     "all_ranks": "largest, all ranks", **{f"all_{name}": f"{name}, all ranks" for name in TENSORS},

@@ -1,6 +1,5 @@
 """The numbers of README.md, from the tables of several experiments: see blocks.py."""
 
-from experiments.many_ranks.tables import blocks as many_ranks
 from experiments.published import Tables, span
 
 KEYS = ("variant", "world_size", "precision", "tensor")
@@ -18,7 +17,6 @@ def blocks(tables: Tables) -> dict[str, str]:
     capture = tables.numbers("benchmark/nvidia-h200/capture.txt", r"one step in 100: \+([\d.]+)%")
     none = {0: "none"}
     return {
-        "board": many_ranks(tables)["front"],
         "rings": span(rings, ".1f"),
         "remedy": f"{span(remedies[''])} on the worst of 64 ranks becomes {span(remedies[FLOAT32])}",
         "faults": f"names {named[0]:.0f} of {named[1]:.0f} planted faults, proves the cause of {proven[0]:.0f} of them"

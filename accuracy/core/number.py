@@ -107,6 +107,12 @@ def those(noun: str, some: tuple[int, ...], every: int) -> str:
     return f"on {noun}{'s' * (len(some) > 1)} {which} of {every}"
 
 
+def on_ranks(ranks: Iterable[int]) -> str:
+    """Return `on rank 5` or `on ranks 1 and 3`; nothing where there is none."""
+    each = [*map(str, ranks)]
+    return f"on rank{'s' * (len(each) > 1)} {' and '.join(each)}" if each else ""
+
+
 def shapley(value: dict[frozenset[str], float], places: tuple[str, ...]) -> dict[str, float]:
     """Return each place's share of a value that several make together (Shapley 1953): its mean marginal fall of `value`
     over all orders in which the places are made finer."""

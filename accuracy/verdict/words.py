@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from accuracy.core.number import count, listed, plain, those
+from accuracy.core.number import count, listed, on_ranks, plain, those
 from accuracy.results.table import FOLLOWS
 from accuracy.verdict import label
 from accuracy.verdict.inside import FORMAT, LSE, SCORES, WEIGHTS
@@ -187,15 +187,14 @@ def why(facts: "Facts") -> str:
         nearest = f"of {near.tried} hypotheses on {near.tensor} the nearest leaves {near.leaves:.2g}"
         return f"; no cause was proven: {nearest} times the expected rounding{factor}"
     parts: list[str] = []
-    said = facts.ranks if len(facts.ranks) < facts.size else ()  # by `where`
-    there = f" on rank{'s' * (len(said) > 1)} {' and '.join(map(str, said))}"
+    said = f" {on_ranks(facts.ranks)}" if len(facts.ranks) < facts.size else ""  # by `where`
     unproven = [x for x in lead if x not in {each.tensor for each in proven}]
     while proven:
         first, *others = proven
         proven = [each for each in others if not {*each.names} & {*first.names}]
         alike = [each.tensor for each in others if each not in proven]
         parts.append(
-            first.text.removesuffix(there)
+            first.text.removesuffix(said)
             + (f" ({listed(alike)} alike)" if alike and lead[0] not in ("out", "lse") else "")
         )
     return f": {'; '.join(parts)}" + (f"; of {listed(unproven)} no cause was proven" if unproven else "")

@@ -38,10 +38,8 @@ def board(folder: Path) -> pd.DataFrame:
     measured = rows[(rows["status"] == OK) & rows["tensor"].isin(TENSORS)]
     keys = [*KEYS, "world", "tensor"]
     worst = over_ranks(measured, "max", keys).set_index(keys)["x_single_device"].unstack("tensor")[TENSORS]
-    together = measured[measured["rank"] == ALL_RANKS].assign(
-        x=lambda each: each["error_rel"] / each["single_device_rel"]
-    )
-    whole = together.groupby(keys)["x"].mean().unstack("tensor")[TENSORS]
+    together = measured[measured["rank"] == ALL_RANKS]
+    whole = together.groupby(keys)["x_single_device"].mean().unstack("tensor")[TENSORS]
     found = worst.join(whole.add_prefix("all_")).assign(worst=worst.max(axis=1), all_ranks=whole.max(axis=1))
     found = found.reset_index().merge(_verdicts(rows).reset_index(), on=["variant", "dtype"])
     versions = run.record["provenance"]["packages"]
@@ -53,7 +51,7 @@ def board(folder: Path) -> pd.DataFrame:
 
 
 def _verdicts(rows: pd.DataFrame) -> pd.Series:
-    """By variant and dtype: which of the tensors are wrong, or that none is."""
+    """Return by variant and dtype a text: the tensors that are wrong, or that there is no bug."""
     judged = verdicts(rows)
     wrong = judged[judged["label"].isin(BUGS) & judged["tensor"].isin(TENSORS)]
     named = wrong.groupby(["variant", "dtype"])["tensor"].agg(lambda found: f"{', '.join(sorted({*found}))} wrong")
@@ -73,9 +71,9 @@ def _words(variant: str) -> str:
 def compared(found: pd.DataFrame) -> pd.DataFrame:
     """The packages in bfloat16 at BOARD ranks by name, the least error first: `worst` and `all` ranks, and both with
     grouped heads (`worst_grouped`, `all_grouped`)."""
-    own = found[(found["world"] == "processes") & (found["dtype"] == "bfloat16") & (found["world_size"] == BOARD)]
+    own = chosen(found, world="processes", dtype="bfloat16", world_size=BOARD)
     dense, grouped = (
-        own[own["heads_kv"] == heads].set_index("variant")[["worst", "all_ranks"]].set_axis(["worst", "all"], axis=1)
+        chosen(own, heads_kv=heads).set_index("variant")[["worst", "all_ranks"]].set_axis(["worst", "all"], axis=1)
         for heads in (8, 2)
     )
     joined = dense.join(grouped.add_suffix("_grouped"))
@@ -86,7 +84,7 @@ def compared(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def _front(packages: pd.DataFrame) -> list[tuple[str, ...]]:
-    """The board for a page: what has next to the same error in one line."""
+    """Return the board's lines for the front page; one line has all below 1.5 times single device."""
     same = packages[packages["worst"] < 1.5]
     names = "; ".join(
         f"{package} {', '.join(each.removeprefix(f'{package} ') for each in group.index)}"
@@ -126,29 +124,30 @@ def blocks(tables: Tables) -> dict[str, str]:
 
 
 def _growth(found: pd.DataFrame) -> list[tuple[str, ...]]:
-    """The worst rank's numbers in bfloat16 of what grows."""
-    dense = found[(found["heads_kv"] == 8) & (found["dtype"] == "bfloat16")]
+    """Return the table's lines: of each variant the tensors whose error grows with the ranks, else their largest."""
+    dense = chosen(found, heads_kv=8, dtype="bfloat16")
     lines = []
     for variant, group in dense.groupby("variant"):
         numbers = group.set_index("world_size")
-        growing = [tensor for tensor in TENSORS if numbers[tensor].max() > 1.5]
-        for tensor in growing or ["worst"]:
-            words = "largest of all, which does not grow" if tensor == "worst" else tensor
-            lines.append(
-                (variant if tensor == (growing or ["worst"])[0] else "", words, *cells(numbers[tensor], SIZES))
-            )
+        shown = {tensor: tensor for tensor in TENSORS if numbers[tensor].max() > 1.5}
+        shown = shown or {"worst": "largest of all, which does not grow"}
+        names = [variant, *[""] * (len(shown) - 1)]
+        lines += [
+            (name, words, *cells(numbers[column], SIZES))
+            for name, (column, words) in zip(names, shown.items(), strict=True)
+        ]
     return lines
 
 
 def _float16(found: pd.DataFrame) -> str:
-    """What float16 has that bfloat16 has not."""
-    dense = found[(found["heads_kv"] == 8) & (found["world"] == "processes") & (found["world_size"] <= BOARD)]
+    """Return a text: the packages whose dq has another error in float16 than in bfloat16, and how close the rest is."""
+    dense = chosen(found, heads_kv=8, world="processes", world_size=[size for size in SIZES if size <= BOARD])
     both = dense.pivot_table(index=["variant", "world_size"], columns="dtype", values=TENSORS)
     ratio = both.xs("float16", axis=1, level=1) / both.xs("bfloat16", axis=1, level=1)
     apart = ratio[(ratio > 1.5).any(axis=1)]
     names = sorted(apart.index.unique("variant"))
     other = ratio.drop(index=apart.index).stack()
-    dq = dense[(dense["dtype"] == "float16") & dense["variant"].isin(names)]["dq"]
+    dq = chosen(dense, dtype="float16", variant=names)["dq"]
     return (
         f"dq of {', '.join(names)} has {dq.min():.2f} to {dq.max():.2f} times single device's error; every other number"
         f" is {other.min():.2f} to {other.max():.2f} times bfloat16's"
@@ -156,28 +155,26 @@ def _float16(found: pd.DataFrame) -> str:
 
 
 def _digits(rows: pd.DataFrame) -> str:
-    """How far a package's ring is from ours, rank by rank."""
+    """Return a text: in how many rows, each of one rank and tensor, ring-flash-attn's error differs from our ring's."""
     dense = chosen(rows, status=OK, tensor=TENSORS, heads_kv=8, mask="causal", dtype="bfloat16").assign(
         world="", sums=""
     )
     both = beside(dense, {"ring_flash_attn_ring": "ring", "ring_flash_attn_zigzag": "zigzag"})
-    apart = (both["error_rel"] / both["error_of_ours"] - 1).abs()
+    apart = (both["ratio"] - 1).abs()
     return (
         f"have errors that differ from ours in {(apart > 0).sum()} of {len(apart)} rows, by at most {apart.max():.3%}"
     )
 
 
 def _p2p(found: pd.DataFrame) -> str:
-    """TransformerEngine's ring by the number of ranks."""
-    ours = found[
-        (found["variant"] == "transformer_engine_p2p") & (found["dtype"] == "bfloat16") & (found["heads_kv"] == 8)
-    ]
-    out = ours.set_index("world_size")["out"]
+    """Return a text: the error of out of TransformerEngine's ring at 32 and 64 ranks."""
+    ring = chosen(found, variant="transformer_engine_p2p", dtype="bfloat16", heads_kv=8)
+    out = ring.set_index("world_size")["out"]
     return f"out has {out[32]:.1f} times single device's error at 32 ranks and {out[64]:.1f} times at 64"
 
 
 def _documents(tables: Tables, name: str) -> str:
-    """The worst tensor of packed documents at BOARD ranks."""
+    """Return a text: with packed documents, each package's error on the worst rank and tensor at BOARD ranks."""
     where = {"world_size": BOARD, "mask": "causal,documents=4096+2048+2048"}
     worst = tables.worst_rank(name, ("variant", "tensor"), **where).groupby("variant").max()
     return ", ".join(f"{variant} {number:.2f}" for variant, number in worst.items())

@@ -75,7 +75,7 @@ class Task:
 
     @property
     def digest(self) -> str:
-        """Of the cases, in their order."""
+        """Return the digest of the ids of all cases, in their order."""
         return digest({"cases": [case.id for case in self.cases]})
 
 

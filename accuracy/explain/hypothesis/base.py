@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
+from accuracy.core.number import on_ranks
 from accuracy.explain.hypothesis.attention import FORWARD, MOST_SCORES, Attention, OnRows, Stage
 from accuracy.runtime.sharding import cut, join, token_map
 
@@ -130,9 +131,9 @@ def altered(
     on_bases = [(word, tensors_of(other)) for word, _, other in bases]
     yield from _altered(asked, name, cause, tensors_of(changed), on_bases, parameter, freedom)
     if by_rank and asked.ranks:
-        rows, where = torch.isin(asked.owners[0], torch.tensor(asked.ranks)), " and ".join(map(str, asked.ranks))
+        rows = torch.isin(asked.owners[0], torch.tensor(asked.ranks))
         on_bases = [(word, tensors_of(OnRows(rows, base, other))) for word, base, other in bases]
-        here, there = f"{cause} on rank{'s' * (len(asked.ranks) > 1)} {where}", OnRows(rows, asked.reference, changed)
+        here, there = f"{cause} {on_ranks(asked.ranks)}", OnRows(rows, asked.reference, changed)
         yield from _altered(asked, name, here, tensors_of(there), on_bases, parameter, freedom + 1)
 
 
