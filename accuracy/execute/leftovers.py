@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 NAME = "ACCURACY_PROCESS"
@@ -39,11 +39,23 @@ def kill(mark: str, server: int = 0, spared: Collection[int] = ()) -> None:
     def living() -> list[int]:
         return [pid for pid in marked(mark) if pid != server and not {*_line(pid)} & {*spared}]
 
+    killed = set[int]()
     while (left := living()) and time.monotonic() < deadline:
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+        killed.update(left)
         time.sleep(0.01)
+    remove_shared_memory(killed)
+
+
+def remove_shared_memory(ended: Iterable[int]) -> None:
+    """Remove the files by which processes that were killed shared a GPU's memory; torch and CUDA leave them then."""
+    for pid in ended:
+        for pattern in (f"torch_{pid}_*", f"cuda.shm.*.{pid:x}.*"):
+            for file in Path("/dev/shm").glob(pattern):
+                with contextlib.suppress(OSError):
+                    file.unlink()
 
 
 def _line(pid: int) -> Iterator[int]:

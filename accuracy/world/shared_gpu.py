@@ -1,8 +1,9 @@
 """A backend of torch.distributed with which many processes share one GPU, which NCCL refuses.
 
-Importing this module registers it: `dist.init_process_group("shared_gpu")`. It carries CUDA and CPU tensors. Bytes are
-staged through main memory and travel over gloo, so that moving data is exact in every dtype. The receiving rank adds,
-on the tensors' own device, in an order that is stated (`accuracy.world.sums`).
+Importing this module registers it: `dist.init_process_group("shared_gpu")`. It carries CUDA and CPU tensors, of one
+kind in a transfer. Bytes travel over gloo, or, where they are many, are read out of the sender's memory on the GPU
+(`accuracy.world.staged`), so that moving data is exact in every dtype. The receiving rank adds, on the tensors' own
+device, in an order that is stated (`accuracy.world.sums`).
 
 Every operation starts at once and ends in `wait()`, which writes to the outputs on the stream that is current then, as
 NCCL makes that stream wait. What has been given to `send` must not change before that: over NCCL either bytes may be
@@ -38,6 +39,7 @@ class SharedGpuGroup(_Group):
         self._rank, self._size, self._serial, self._name = rank, size, 0, ""
         self._to_itself: dict[int, list[Tensor]] = {}
         self._under_way: set[Work] = set()  # gloo forgets a message whose handle is gone
+        self._opened = size > 1 and staged.opens_others(self.gloo, rank, size)
 
     def rank(self) -> int:
         """Return this process's rank in the group."""
@@ -65,15 +67,15 @@ class SharedGpuGroup(_Group):
 
     def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> Work:
         """Send tensors to a rank, this one included. Its `wait` raises RuntimeError where they were written to."""
-        sent = staged.to_host_each(tensors)
+        sent = staged.copies(tensors, self._opened)
         if to == self._rank:
             self._to_itself.setdefault(tag, []).extend(sent)
             return self._all([], [])
 
-        works = [self.gloo.send([x], to, tag) for x in sent if len(x)]
+        works = [self.gloo.send([staged.on_wire(x)], to, tag) for x in sent if len(x)]
 
         def finish() -> None:
-            if not all(map(torch.equal, staged.to_host_each(tensors), sent)):
+            if not all(map(torch.equal, staged.copies(tensors, self._opened), sent)):
                 raise RuntimeError(f"rank {self._rank} wrote to a tensor on its way, before it waited for its send")
             _wait(works)
 
@@ -81,7 +83,7 @@ class SharedGpuGroup(_Group):
 
     def recv(self, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Work:
         """Receive what a rank has sent, in the order in which it was sent."""
-        received = staged.empty_for(tensors)
+        received = staged.room_for(tensors, self._opened)
         if source == self._rank:
             own = self._to_itself.setdefault(tag, [])
             return self._all([lambda: staged.write_each(tensors, [own.pop(0) for _ in tensors])], tensors)
@@ -137,7 +139,7 @@ class SharedGpuGroup(_Group):
 
     def alltoall(self, outputs: Sequence[Tensor], given: Sequence[Tensor], opts: Any = None) -> Work:
         """Send the j-th tensor to rank j; receive one from each."""
-        gives, write = staged.to_host_each(given), partial(staged.write_each, outputs)
+        gives, write = staged.copies(given, self._opened), partial(staged.write_each, outputs)
         return self._all([self._exchange(gives, outputs, write)], outputs)
 
     def all_to_all_single(
@@ -169,11 +171,12 @@ class SharedGpuGroup(_Group):
         return self._all([self._exchange([word] * self._size, [word] * self._size, _nothing)], [])
 
     def _gather(self, outputs: Sequence[Tensor], mine: Tensor) -> Callable[[], object]:
-        return self._exchange([staged.to_host(mine)] * self._size, outputs, partial(staged.write_each, outputs))
+        gives = staged.copies([mine], self._opened) * self._size
+        return self._exchange(gives, outputs, partial(staged.write_each, outputs))
 
     def _scatter_sum(self, output: Tensor, given: Sequence[Tensor], opts: Any) -> Callable[[], object]:
         write = partial(self._write_sum, output, self._rank, sums.present(), sums.operation_of(opts))
-        return self._exchange(staged.to_host_each(given), [output] * self._size, write)
+        return self._exchange(staged.copies(given, self._opened), [output] * self._size, write)
 
     def _sum_of_all(self, x: Tensor, opts: Any) -> Callable[[], object]:
         order, operation = sums.present(), sums.operation_of(opts)
@@ -185,7 +188,7 @@ class SharedGpuGroup(_Group):
             summed = [sums.total(piece, owner, order, operation) for owner, piece in enumerate(pieces)]
             x.data.copy_(torch.cat(summed).view(x.shape))
 
-        return self._exchange([staged.to_host(x)] * self._size, [x] * self._size, write)
+        return self._exchange(staged.copies([x], self._opened) * self._size, [x] * self._size, write)
 
     def _write_sum(self, output: Tensor, owner: int, order: str, operation: str, received: Sequence[Tensor]) -> None:
         output.data.copy_(sums.total(staged.typed_each(received, output), owner, order, operation))
@@ -194,14 +197,14 @@ class SharedGpuGroup(_Group):
         self, mine: Tensor, takes: Sequence[Tensor], root: int, write: Callable[[Sequence[Tensor]], object]
     ) -> Callable[[], object]:
         nothing = mine.new_empty(0)
-        gives = staged.to_host_each([mine if rank == root else nothing for rank in range(self._size)])
+        gives = staged.copies([mine if rank == root else nothing for rank in range(self._size)], self._opened)
         if self._rank != root:
             takes, write = [nothing] * self._size, _nothing
         return self._exchange(gives, takes, write)
 
     def _from_root(self, output: Tensor, given: Sequence[Tensor], root: int) -> Callable[[], object]:
         nothing = output.new_empty(0)
-        gives = staged.to_host_each(given if self._rank == root else [nothing] * self._size)
+        gives = staged.copies(given if self._rank == root else [nothing] * self._size, self._opened)
         takes = [output if rank == root else nothing for rank in range(self._size)]
         return self._exchange(gives, takes, lambda received: staged.write(output, received[root]))
 
@@ -212,13 +215,13 @@ class SharedGpuGroup(_Group):
         waits for them and hands them to `write`, by rank."""
         self._serial += 1
         tag = COLLECTIVE + self._serial % SERIALS
-        received = staged.empty_for(takes)
+        received = staged.room_for(takes, self._opened)
         received[self._rank] = gives[self._rank]
         works = []
         for step in range(1, self._size):
             to, source = (self._rank + step) % self._size, (self._rank - step) % self._size
             if len(gives[to]):
-                works.append(self.gloo.send([gives[to]], to, tag))
+                works.append(self.gloo.send([staged.on_wire(gives[to])], to, tag))
             if len(received[source]):
                 works.append(self.gloo.recv([received[source]], source, tag))
 

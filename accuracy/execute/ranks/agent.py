@@ -28,7 +28,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from accuracy.core import own_process, plugins
 from accuracy.core.case import Case
 from accuracy.core.errors import RanksEnded, located, one_line, traceback_of
-from accuracy.execute import output, start
+from accuracy.execute import leftovers, output, start
 from accuracy.execute.folder import make_writable
 from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import journal, rank_loop, rendezvous
@@ -151,7 +151,10 @@ class Agent(LocalElasticAgent):
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 10) -> None:
         """A rank has nothing to put in order, and may be stopped: no other signal ends it for sure."""
+        context: Any = self._pcontext
+        ended = [*context.pids().values()] if context else []
         super()._shutdown(signal.SIGKILL)  # torch 2.11 has no timeout here
+        leftovers.remove_shared_memory(ended)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """A rank ends only once all have measured everything, so whoever ends before has failed, with whatever status.

@@ -18,6 +18,7 @@ import torch.distributed._functional_collectives as functional
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from accuracy.execute import leftovers
 from accuracy.world import shared_gpu, staged, sums
 
 DTYPES = (
@@ -233,12 +234,12 @@ def handles(rank: int, size: int, device: str) -> list[str]:
 
 FAULTS = {
     "none": (),
-    "a lost byte": (staged, "write", lambda x, received: x.view(-1).data.copy_(
-        torch.cat([received[:-1], received[:1]]).view(x.dtype))),
+    "a lost byte": (staged, "write", lambda x, received: x.data.copy_(
+        staged.typed(received, x).view(-1).view(torch.uint8).roll(1).view(x.dtype).view(x.shape))),
     "another order": (sums, "ORDERS", {**sums.ORDERS, "ring": sums.ORDERS["rank_order"]}),
     "a neighbour's part": (staged, "write_each", lambda outputs, received: [
-        staged.write(x, y if len(y) == len(z) else z)
-        for x, y, z in zip(outputs, [*received[1:], received[0]], received, strict=True)]),
+        staged.write(x, y if (len(y), other.nbytes) == (len(z), x.nbytes) else z) for x, other, y, z in
+        zip(outputs, [*outputs[1:], outputs[0]], [*received[1:], received[0]], received, strict=True)]),
 }  # fmt: skip
 
 
@@ -246,6 +247,10 @@ def live(rank: int, size: int, device: str, fault: str, folder: str) -> None:
     """A rank's life: it writes what is wrong to a file."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
+    opened = device == "opened"  # every tensor is read out of the sender's memory on the GPU, whatever its size
+    if opened:
+        os.environ["CUDA_VISIBLE_DEVICES"], staged.LEAST_OPENED, device = "0", 2, "cuda"
+    sent = mock.patch.object(staged, "on_wire", side_effect=staged.on_wire).start()
     if device == "cuda":
         torch.cuda.set_device(rank % torch.cuda.device_count())
     store = dist.FileStore(f"{folder}/store", size)
@@ -253,6 +258,8 @@ def live(rank: int, size: int, device: str, fault: str, folder: str) -> None:
     try:
         with mock.patch.object(*FAULTS[fault]) if FAULTS[fault] else mock.MagicMock():
             found = wrong(rank, size, device)
+        if any(call.args[0].is_cuda and len(call.args[0]) > 1 for call in sent.call_args_list) != opened:
+            found.append("tensors stay on the GPU or in main memory, as was not asked")
     except Exception as error:
         found = [f"{type(error).__name__}: {error}"]
     (Path(folder) / f"{rank}").write_text("\n".join(found))
@@ -270,4 +277,5 @@ def found_by_ranks(size: int, device: str, fault: str = "none") -> list[set[str]
         for each in ranks:
             each.join(150)
             each.kill()
+        leftovers.remove_shared_memory(each.pid or 0 for each in ranks)
         return [{*(Path(folder) / f"{rank}").read_text().splitlines()} for rank in range(size)]

@@ -2,14 +2,14 @@ import pytest
 
 from tests.contract.world import collectives
 
-CPU, GPU = "cpu", pytest.param("cuda", marks=pytest.mark.gpu)
+CPU, GPU, OPENED = "cpu", pytest.param("cuda", marks=pytest.mark.gpu), pytest.param("opened", marks=pytest.mark.gpu)
 
 
-@pytest.mark.parametrize("device", [CPU, GPU])
+@pytest.mark.parametrize("device", [CPU, GPU, OPENED])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_every_collective_has_gloo_s_bits_and_every_sum_those_of_its_stated_order(size: int, device: str) -> None:
     """In every dtype, on every rank, and NCCL's bits where each rank has a GPU. Of 3 ranks a tree has a rank without a
-    partner."""
+    partner. Through main memory, and where each rank opens the others' memory on a GPU."""
     assert collectives.found_by_ranks(size, device) == [set()] * size
 
 
@@ -21,5 +21,6 @@ def test_every_collective_has_gloo_s_bits_and_every_sum_those_of_its_stated_orde
         ("a neighbour's part", {"all_gather of float32", "all_to_all of int64", "beyond gloo of complex64"}),
     ],
 )
-def test_a_planted_fault_of_the_backend_is_named(fault: str, named: set[str]) -> None:
-    assert named <= set.union(*collectives.found_by_ranks(4, CPU, fault))
+@pytest.mark.parametrize("device", [CPU, OPENED])
+def test_a_planted_fault_of_the_backend_is_named(fault: str, named: set[str], device: str) -> None:
+    assert named <= set.union(*collectives.found_by_ranks(4, device, fault))

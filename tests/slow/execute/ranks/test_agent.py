@@ -133,20 +133,24 @@ def test_an_exception_that_all_ranks_hear_of_ends_no_process_and_sizes_share_the
 
 
 def test_no_process_of_a_function_stays_and_none_takes_part_twice(tmp_path: Path) -> None:
-    """Forked and left, forked in a session of its own, a copy of a rank that comes back, a thread that never ends."""
+    """Forked and left, forked in a session of its own, a copy of a rank that comes back, a thread that never ends; nor
+    the files by which ranks share memory."""
     parts = tmp_path / "mine"
+    files = "f'/dev/shm/torch_{os.getpid()}_7_planted', f'/dev/shm/cuda.shm.0.{os.getpid():x}.planted'"
     for name, statement in {
         "leaves": "os.fork() or time.sleep(600)", "hides": "os.fork() or (os.setsid(), os.fork(), time.sleep(600))",
         "doubles": "os.fork()", "threads": "__import__('threading').Thread(target=time.sleep, args=(600,)).start()",
+        "shares": f"[open(name, 'w').close() for name in ({files})]",
     }.items():  # fmt: skip
         planting.first(parts, name, statement)
-    words = "variant=[leaves,hides,doubles,threads]", "world_size=[1,2]", "world=processes"
+    words = "variant=[leaves,hides,doubles,threads,shares]", "world_size=[1,2]", "world=processes"
     rows = run(tmp_path / "run", *words, parts=parts)
     rows = rows[(rows["variant"] != "doubles") | (rows["world_size"] == 1)]  # of two, the copy talks to the other rank
     assert set(rows["status"]) == {table.OK}
     server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     kept = {server, *(each.pid for each in multiprocessing.active_children())}
     assert not {*leftovers.marked(start._mark())} - kept
+    assert not [*Path("/dev/shm").glob("*planted")]
 
 
 CHANGES = {

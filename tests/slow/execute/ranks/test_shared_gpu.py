@@ -37,9 +37,10 @@ def run(folder: Path, *words: str, parts: Path | None = None) -> pd.DataFrame:
 
 @pytest.mark.parametrize(("device", "sizes"), DEVICES)
 def test_ranks_that_share_a_device_have_the_simulated_bits(tmp_path: Path, device: str, sizes: str) -> None:
-    """Data movement is exact, and our schedules add by themselves. A GPU is shared without being told: it is one."""
-    told = SHARED if device == "cpu" else SHARED[:1]
-    problem = ("problem.seqlen=192", "problem.heads=16", "problem.heads_kv=16", "problem.head_dim=16")
+    """Data movement is exact, and our schedules add by themselves. A GPU is shared without being told: it is one; a
+    shard there is large enough to stay in its memory."""
+    told, length, dim = (SHARED, 192, 16) if device == "cpu" else (SHARED[:1], 2048, 64)
+    problem = (f"problem.seqlen={length}", "problem.heads=16", "problem.heads_kv=16", f"problem.head_dim={dim}")
     words = (*problem, f"variant=[{','.join(SCHEDULES)}]", f"world_size={sizes}", "dtype=[bfloat16,float32]",
              "unusable=record", f"device={device}", *told, "+also.again={world:{simulated:{}}}")  # fmt: skip
     rows = run(tmp_path / "run", *words, *(["kernel=eager"] if device == "cpu" else []))
@@ -56,11 +57,14 @@ def test_ranks_that_share_a_device_have_the_simulated_bits(tmp_path: Path, devic
 
 
 STARTED_ANEW = "further cases have a new process"
-PACKAGES = (
-    "ring_flash_attn_ring", "ring_flash_attn_zigzag", "ring_flash_attn_llama3", "yunchang_zigzag", "ringmaster_zigzag",
-    "transformer_engine_p2p", "transformer_engine_all_gather", "transformer_engine_a2a",
-    "torch_context_parallel_alltoall", "torch_flex_context_parallel_balanced",
-)  # fmt: skip
+PACKAGES = {path.stem for path in Path("configs/variant").glob("*.yaml") if path.stem.startswith(
+    ("ring_", "ringmaster_", "yunchang_", "transformer_engine_", "torch_"))}  # fmt: skip
+LEFT = {"transformer_engine_a2a_p2p", *(name for name in PACKAGES if name.endswith("_triton"))}
+"""Packages that need more ranks, or triton-nightly; on a CPU two more."""
+LEFT_ON_A_CPU = {"torch_context_parallel_public", "yunchang_hybrid"}
+OF_THEIR_OWN = {"dtype:float32": "ring_attention_pytorch", "kernel:{flex_attention:{}}": "torch_flex"}
+WITHOUT_A_FIXED_ORDER = {("ringmaster_ring", "dq")}
+"""ringmaster gives flash-attn no `deterministic`: dq has other bits in each call."""
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -71,25 +75,29 @@ def test_packages_have_the_digits_that_they_have_over_gloo_and_nccl(
     if device == "cuda" and torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     words = ["problem.seqlen=512", "problem.heads=4", "problem.heads_kv=4", "problem.head_dim=32", f"device={device}"]
-    words += [f"variant=[{','.join(PACKAGES)}]", "world_size=2", "dtype=bfloat16", "unusable=record", SHARED[0]]
-    words += ["kernel=eager"] if device == "cpu" else ["kernel=[flash_attn,flex_attention]"]
+    words += [f"variant=[{','.join(sorted(PACKAGES))}]", "world_size=2", "dtype=bfloat16", "unusable=record"]
+    for own, of in OF_THEIR_OWN.items():
+        named = ",".join(f"{name}:${{variant.{name}}}" for name in sorted(PACKAGES) if name.startswith(of))
+        words += [f"+also.{of}={{variant:{{{named}}},{own}}}"]
+    words += ["kernel.auto.candidates=[flash_attn,flex_attention,eager]", SHARED[0]]
     shared, apart = (
         run(tmp_path / said, *words, f"world.processes.share_gpu={said}").drop(columns=[*COSTS, "case_id", "sums"])
         for said in ("true", "false")
     )
     assert STARTED_ANEW not in capfd.readouterr().err
-    order = ["variant", "kernel", "tensor", "rank"]
-    assert (shared["status"] == table.OK).any()
     assert shared.loc[shared["status"] == table.FAILED, "reason"].tolist() == []
-    pd.testing.assert_frame_equal(
-        *(each.sort_values(order, ignore_index=True) for each in (shared, apart)), check_exact=True
-    )
+    left = LEFT | (LEFT_ON_A_CPU if device == "cpu" else set())
+    assert set(shared.loc[shared["status"] == table.OK, "variant"]) == PACKAGES - left
+    order = ["variant", "kernel", "dtype", "tensor", "rank"]
+    ours, theirs = (rows.sort_values(order, ignore_index=True) for rows in (shared, apart))
+    other = ours[((ours != theirs) & (ours.notna() | theirs.notna())).any(axis=1)]
+    assert {*zip(other["variant"], other["tensor"], strict=True)} <= WITHOUT_A_FIXED_ORDER
 
 
 FAULTS = {
     "raises": ("raise ValueError('planted')", "rank 1: ValueError: planted (raises.py:10, in forward)"),
     "is_killed": ("os.kill(os.getpid(), 9)", "rank 1 was killed by signal 9, twice"),
-    "is_stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "no answer from rank 0 within 6 s"),
+    "is_stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "no answer from rank"),
     "hangs": ("time.sleep(600)", "no answer from rank"),
     "segfaults": ("__import__('ctypes').string_at(0)", "rank 1 was killed by signal 11, twice"),
     "reads_beyond": ("q.flatten()[torch.full((1,), 1 << 30, device=q.device)].tolist()", "rank 1"),  # a GPU's context
