@@ -14,7 +14,7 @@ from accuracy.results.table import HYPOTHESES_SCHEMA, STEPS_SCHEMA, require
 from accuracy.runtime.arguments import takes
 from accuracy.runtime.collectives import may_share
 from accuracy.verdict import diagnosis
-from accuracy.verdict.label import NOT_MEASURED, ROUNDING, TOO_LITTLE
+from accuracy.verdict.label import NOT_MEASURED, ROUNDING, TOO_LITTLE, badge
 from accuracy.verdict.verdict import verdicts
 
 
@@ -40,15 +40,15 @@ class Diagnosis:
 
     def _repr_html_(self) -> str:
         """In a notebook: the badge, the sentence, the evidence and the verdicts."""
-        word = "BUG" if self.is_bug else self.label.replace("_", " ").upper()
+        word = badge(self.label, self.is_bug)
         color = "#b3261e" if self.is_bug else "#1f6f43" if self.label == ROUNDING else "#8a6100"
-        badge = f'<b style="background:{color};color:white;padding:1px 8px;border-radius:3px">{escape(word)}</b>'
+        mark = f'<b style="background:{color};color:white;padding:1px 8px;border-radius:3px">{escape(word)}</b>'
         lines = "".join(f"<li>{escape(line)}</li>" for line in self.evidence)
         columns = ["variant", "dtype", "world_size", "tensor", "label", "error_rel"]
         table = self.verdicts[columns].to_html(index=False, float_format="{:.3g}".format)
         shown = f"<details><summary>{len(self.verdicts)} verdicts</summary>{table}</details>"
         sentences = "<br>".join(escape(line) for line in self.sentence.splitlines())
-        return f"<div><p>{badge} {sentences}</p><ul>{lines}</ul>{shown}</div>"
+        return f"<div><p>{mark} {sentences}</p><ul>{lines}</ul>{shown}</div>"
 
     def raise_if_faulty(self) -> None:
         """Raises AssertionError where `is_bug` is true, where nothing was measured, or one rank alone of several."""

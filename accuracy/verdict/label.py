@@ -44,6 +44,11 @@ def is_bug(label: str, numbers: Numbers) -> bool:
     return label in BUGS or bool(numbers.get("race"))
 
 
+def badge(label: str, bug: bool) -> str:
+    """Return the one word that leads a report and a notebook's cell: `BUG`, `INCOMPLETE`, or the label."""
+    return "BUG" if bug else "INCOMPLETE" if label == MISSING_RANKS else label.replace("_", " ").upper()
+
+
 def is_simple(numbers: Numbers) -> bool:
     """Return whether ordinary inputs show a finding: Gaussian ones, or those whose exact answer is known."""
     shown = str(numbers.get("inputs", "gaussian")).split(", ")
