@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from accuracy.core.number import listed
+from accuracy.core.number import count, listed
 from accuracy.results.table import EXPLAINS, FOLLOWS, RULED_OUT
 from accuracy.verdict import words
 from accuracy.verdict.growth import Growth
@@ -27,8 +27,9 @@ class Cause:
 
     families, alike: families and names of all hypotheses that predict the same; names, clauses: of those with the
     fewest fitted numbers, the first one's first; leaves, rival: what they and the best rival leave, in times the
-    expected rounding; tried: how many hypotheses; cases: those that prove it; proving, refuting: where not all cases
-    prove it, the settings of those that do and of the others.
+    expected rounding; tried: how many hypotheses; blocks: how often those are counted that are not counted once, by the
+    ranks of their queries and keys; cases: those that prove it; proving, refuting: where not all cases prove it, the
+    settings of those that do and of the others.
     """
 
     tensor: str
@@ -40,6 +41,7 @@ class Cause:
     tried: int
     dtype: str
     world_size: int
+    blocks: Mapping[tuple[int, int], float] = field(default_factory=dict)
     case: str = ""
     cases: frozenset[str] = frozenset()
     alike: frozenset[str] = frozenset()
@@ -163,6 +165,18 @@ class Facts:
         same = names | {f"{name} (backward)" for name in names} | {FOLLOWS}
         found = (self.causes[x] for x in self.consequences if x in self.causes)
         return tuple(each.tensor for each in found if each.proven and same & set(each.names))
+
+    @property
+    def steps(self) -> str:
+        """`right to 2 ranks, wrong from 4 on`, of a bug, where these numbers of ranks were measured; else empty."""
+        right, wrong = max(self.sizes_right, default=0), min(self.sizes_wrong, default=0)
+        return f"right to {count(right, 'rank')}, wrong from {wrong} on" if self.is_bug and 0 < right < wrong else ""
+
+    @property
+    def certain_growth(self) -> Mapping[str, Growth]:
+        """By tensor, the growth that an exponent tells: none of what has a proven cause or goes in a step."""
+        told = {} if self.proven or self.steps else self.growth
+        return {name: each for name, each in told.items() if each.word != "unclear"}
 
     @property
     def is_bug(self) -> bool:

@@ -8,6 +8,7 @@ once more. Where cases with as many hypotheses do not prove it, too, the cause s
 verdicts the labels that proven causes ask for.
 """
 
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -104,9 +105,17 @@ def _of_case(tensor: str, rows: pd.DataFrame) -> Cause:
         tried=int(best["tried"]),
         dtype=str(best["dtype"]),
         world_size=int(best["world_size"]),
+        blocks=_blocks(ties),
         case=str(best["case_id"]),
         alike=frozenset(rows.loc[same, "hypothesis"]),
     )
+
+
+def _blocks(ties: pd.DataFrame) -> dict[tuple[int, int], float]:
+    """The blocks that the first hypothesis on whole blocks names, see `accuracy/explain/hypothesis/blocks.py`."""
+    named = ties.loc[ties["hypothesis"] == "blocks (own)", "parameter"].astype(str).head(1)
+    found = re.findall(r"(\d+):(\d+)=(\S+)", " ".join(named))
+    return {(int(queries), int(keys)): float(count) for queries, keys, count in found}
 
 
 def with_proofs(verdicts: pd.DataFrame, known: dict[str, Cause], results: pd.DataFrame) -> pd.DataFrame:

@@ -141,7 +141,7 @@ def not_tried(facts: "Facts") -> str:
     return f"Not tried: {', '.join(facts.not_tried)}." if facts.not_tried else ""
 
 
-def what(facts: "Facts") -> str:
+def what(facts: "Facts", verbs: Mapping[str, str] = VERBS) -> str:
     """Which tensors do what: the first clause of a diagnosis."""
     scope, dtypes = "at any precision", listed(facts.dtypes)
     if facts.sound_dtypes:
@@ -151,8 +151,8 @@ def what(facts: "Facts") -> str:
         scope = f"in {dtypes}" + alone * (facts.dtypes == facts.run_dtypes)
     floors = [f"{floor} in {listed(names)}" for floor, names in facts.floors.items()]
     kind = next((kind for kind in ("poisoned", "unwaited", "nonfinite") if kind in facts.numbers), label.INVALID)
-    verb = VERBS[kind if facts.leads == label.INVALID else facts.leads]
-    return _do(facts.lead, verb.format(scope=scope, floors=listed(floors or ["a coarser dtype"])))
+    verb, formats = verbs[kind if facts.leads == label.INVALID else facts.leads], listed(facts.floors or ["16 bits"])
+    return _do(facts.lead, verb.format(scope=scope, floors=listed(floors or ["a coarser dtype"]), formats=formats))
 
 
 def where(facts: "Facts") -> Iterator[str]:
@@ -260,8 +260,10 @@ def evidence(facts: "Facts") -> Iterator[str]:
     yield from _traced(facts)
     if facts.ratios:
         yield f"Errors dq : dk : dv are as {' : '.join(f'{ratio:.2g}' for ratio in facts.ratios)}."
-    if facts.growth:
-        grown = (f"{name} {x.text} ({GROWTHS.get(x.word, x.word)})" for name, x in facts.growth.items())
+    if steps := facts.steps:
+        yield f"Over the number of ranks: {steps}."
+    elif growth := facts.certain_growth:
+        grown = (f"{name} {x.text} ({GROWTHS.get(x.word, x.word)})" for name, x in growth.items())
         yield f"Growth over the world size: {', '.join(grown)}."
     if facts.unjudged:
         yield f"Not judged for excess rounding on {listed(facts.unjudged)}: that needs conditions=true."

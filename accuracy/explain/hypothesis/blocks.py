@@ -47,7 +47,8 @@ def _of_gradient(asked: Asked, name: str, attention: Attention, base: str) -> It
             made = torch.einsum("rij,ijn->rn", counts, sums)
             predicts = {name: asked.joined(made.view_as(shards))}
             cause = f"{name} {_in_words(counts, expected, off)}{base}"
-            yield Hypothesis(f"blocks ({words})", cause, predicts, f"{len(off)} blocks", len(off))
+            which = _listed(counts, off) if words == "own" else f"{len(off)} blocks"
+            yield Hypothesis(f"blocks ({words})", cause, predicts, which, len(off))
 
 
 def _of_hops(asked: Asked, name: str, sums: Tensor, base: str) -> Iterator[Hypothesis]:
@@ -111,6 +112,11 @@ def _whole(fitted: Tensor) -> Tensor:
     return torch.where((fitted - fitted.round()).abs() < WHOLE, fitted.round(), fitted)
 
 
+def _listed(counts: Tensor, off: list[list[int]]) -> str:
+    """`0:1=0 2:1=2`: by the ranks of its queries and of its keys, how often a block is counted."""
+    return " ".join(f"{i}:{j}={float(counts[rank, i, j]):.4g}" for rank, i, j in off)
+
+
 def _in_words(counts: Tensor, expected: Tensor, off: list[list[int]]) -> str:
     """The first few blocks that are counted otherwise than expected."""
     named = []
@@ -152,8 +158,9 @@ def _of_forward(asked: Asked) -> Iterator[Hypothesis]:
     changed = reference.but(counts=reference.counts * whole[queries][:, owners])
     if fitted.isfinite().all() and off_pairs and changed.finite:
         counts, expected = (x[:, None] * torch.eye(size)[:, :, None] for x in (whole, visible))
-        cause = f"the softmax {_in_words(counts, expected, [[i, i, j] for i, j in off_pairs])}"
-        yield Hypothesis("blocks (own)", cause, tensors_of(changed), f"{len(off_pairs)} blocks", len(off_pairs))
+        blocks = [[i, i, j] for i, j in off_pairs]
+        cause = f"the softmax {_in_words(counts, expected, blocks)}"
+        yield Hypothesis("blocks (own)", cause, tensors_of(changed), _listed(counts, blocks), len(blocks))
 
 
 def _null(off: Tensor, present: Tensor) -> Tensor:

@@ -163,6 +163,10 @@ def test_a_look_alike_is_not_proven(name: str) -> None:
     assert not explained(plant)[tensor].proven
 
 
+def test_a_block_that_counts_twice_is_known_by_the_ranks_of_its_queries_and_keys() -> None:
+    assert explained(block_again)["dk"].blocks == {(2, 1): 2.0}
+
+
 def test_a_factor_of_the_size_of_a_cast_is_no_cast() -> None:
     found = explained(final("dq", lambda x: (1 + 2.0**-8) * x))["dq"]
     assert found.proven

@@ -114,6 +114,8 @@ def test_inputs_dtypes_ranks_and_numbers_of_ranks_that_are_wrong_and_right_are_n
     even, all_ = facts_of(table), facts_of(bend(table, {"tensor": "out", "world_size": 3}, error_rel=0.3))
     assert (even.sizes_wrong, even.sizes_right) == ((2, 4), (1, 3))
     assert (all_.sizes_wrong, all_.sizes_right) == ((2, 3, 4), (1,))
+    assert (even.steps, all_.steps) == ("", "right to 1 rank, wrong from 2 on")
+    assert (all_.growth != {}, all_.certain_growth) == (True, {})
 
 
 def test_settings_that_only_wrong_problems_have_are_named() -> None:
