@@ -8,7 +8,7 @@ import base64
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +16,14 @@ import pandas as pd
 
 from accuracy.core.number import count
 from accuracy.report.about import command
-from accuracy.results.table import ALL_RANKS, LOSSES, METRICS
+from accuracy.report.series import SINGLE_DEVICE, facets_of, with_labels
+from accuracy.results.table import ALL_RANKS, LOSSES, METRICS, OK
 
 BUDGET_BYTES = 2_600_000  # of base64 text: 50,000 rows fit, and the page stays below 3 MB with its charts
 COMFORTABLE_BYTES = 950_000  # what rows may cost before they are cut to what a page shows
 MOST_POSITION_BYTES = 250_000
 MOST_LEGIBLE_WORLD = 16  # ranks whose chunks can be told apart in a line along the sequence
+MOST_SETTINGS = 2  # whose positions a published run keeps
 WIDEST = 32  # bins joined to one: of the 128 that a case has, 4 are left
 WHOLE_DIGITS = 6  # of rows over all ranks always: the page joins their seeds and rounds once, as its tables do
 OF_RANKS = ("error_rel", "error_max", "error_mean", "diff_rel", "diff_max", "diff_mean", "x_single_device", "ulp_max",
@@ -137,6 +139,23 @@ def _candidates(profiles: pd.DataFrame, setting: str) -> Iterator[pd.DataFrame]:
     here = found["facet"] == setting
     yield found[here]
     yield found[here & (found["world_size"] <= MOST_LEGIBLE_WORLD)]
+
+
+def published_positions(results: pd.DataFrame, positions: pd.DataFrame) -> pd.DataFrame:
+    """The errors along the sequence that a published run keeps: of its coarsest settings, where chunks are legible."""
+    measured = results[(results["status"] == OK) & results["tensor"].notna()]
+    shown: list[str] = []
+    for facet in facets_of(with_labels(results).loc[measured.index])[:MOST_SETTINGS]:
+        rows = facet.rows[facet.rows["case_id"].isin(positions["case_id"])]
+        size = chosen_world(rows["world_size"].unique().tolist()) if len(rows) else None
+        shown += [*rows.loc[(rows["world_size"] == size) | (rows["variant"] == SINGLE_DEVICE), "case_id"]]
+    return positions[positions["case_id"].isin(shown)]
+
+
+def chosen_world(sizes: Sequence[int]) -> int:
+    """The largest world size whose chunks can still be told apart, else the smallest that has chunks at all."""
+    legible = [size for size in sizes if 1 < size <= MOST_LEGIBLE_WORLD]
+    return int(max(legible) if legible else min([size for size in sizes if size > 1] or sizes))
 
 
 def with_wider_bins(profiles: pd.DataFrame, bins: int) -> pd.DataFrame:

@@ -1,32 +1,35 @@
 """Section: bug or rounding, and why? A card for each verdict that is not rounding; every verdict; the traced steps."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlencode
 
 import pandas as pd
 
-from accuracy.chart.view import Panel, Table, cells
+from accuracy.chart.view import Panel, Table, TableCell, cells, grid
 from accuracy.core.dtype import DTYPES
-from accuracy.core.number import count, ratio, scientific, signed
+from accuracy.core.number import MISSING, TIMES, count, listed, ratio, scientific, signed
 from accuracy.report.folder import Material
 from accuracy.report.matrix import worst_cell
-from accuracy.results.table import ALL_RANKS, ALL_TENSORS
+from accuracy.results.table import ALL_TENSORS
 from accuracy.verdict import words
-from accuracy.verdict.facts import Facts
+from accuracy.verdict.facts import Cause, Facts
 from accuracy.verdict.label import LABELS, ROUNDING
 
 MOST_CARDS = 6  # in the open, gravest first
 MOST_NAMES = 12
 MOST_LINKS = 24
+MOST_BLOCKS = 32  # ranks, of a matrix of queries and keys
 MOST_FINDINGS = 60
 MOST_STEPS = 40
 
 
 @dataclass(frozen=True)
 class Card:
-    """names: the variant, or several with the same diagnosis; evidence: of the first of them, whose worst case the link
-    shows in the explorer."""
+    """names: the variant, or several with the same diagnosis; evidence, blocks: of the first of them, whose worst case
+    the link shows in the explorer."""
 
     names: tuple[str, ...]
     label: str
@@ -34,6 +37,7 @@ class Card:
     sentence: str
     evidence: tuple[str, ...]
     link: str = ""
+    blocks: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,31 @@ def why(made: Material) -> Why:
     for (label, sentence), facts in same.items():
         names, first = tuple(each.variant for each in facts), facts[0]
         link = _link(first, made.measured) if len(cards) < MOST_LINKS else ""
-        cards.append(Card(names, label, first.is_bug, sentence, first.evidence, link))
+        cards.append(Card(names, label, first.is_bug, sentence, first.evidence, link, tuple(_blocks(first))))
     not_tried = next((words.not_tried(each) for each in made.found if each.not_tried), "")
     return Why(tuple(cards), _healthy(made.found), not_tried, None if made.cells.empty else _every_verdict(made))
+
+
+def _blocks(facts: Facts) -> Iterator[Table]:
+    """A matrix of queries and keys for the proven causes that name the blocks which are not counted once."""
+    same: dict[tuple[Any, ...], list[Cause]] = {}
+    for cause in facts.proven:
+        if cause.blocks and cause.world_size <= MOST_BLOCKS:
+            same.setdefault((cause.world_size, *cause.blocks.items()), []).append(cause)
+    for (size, *blocks), causes in same.items():
+        counted = dict(blocks)
+        cells = {
+            (f"queries of rank {i}", f"keys {j}"): _block(counted.get((i, j))) for i in range(size) for j in range(size)
+        }
+        where = f"{listed(each.tensor for each in causes)}, {causes[0].dtype}, {size} ranks"
+        columns = [f"keys {j}" for j in range(size)]
+        yield grid(f"How often each block is counted: {where}", ["by rank"], columns, cells)
+
+
+def _block(times: float | None) -> TableCell:
+    if times is None:
+        return TableCell(MISSING, kind="absent")
+    return TableCell("missing" if times == 0 else f"{times:g}{TIMES}", kind="heat hot flagged", heat=1.0)
 
 
 def _link(blamed: Facts, measured: pd.DataFrame) -> str:
@@ -89,7 +115,7 @@ def _every_verdict(made: Material) -> Panel:
     results, steps = made.run.results, made.run.steps
     accounted = steps["finding"].notna()
     findings, steps = steps[accounted], steps[~accounted]
-    data = (_by_step(results, steps), _chunks(results, made.run.positions), _traced(steps), _account(findings))
+    data = (_by_step(results, steps), _traced(steps), _account(findings))
     return Panel(
         "verdict-all",
         "Every verdict",
@@ -123,30 +149,6 @@ def _findings(judged: pd.DataFrame) -> Table:
     more = f", the first {MOST_FINDINGS}; {left} more" if left > 0 else ""
     caption = f"What is not mere rounding{more} (numbers of the largest world size)"
     return Table(caption, head, tuple(rows[:MOST_FINDINGS]))
-
-
-def zigzag_cases(results: pd.DataFrame) -> pd.DataFrame:
-    """The first row, by id, of each case of several ranks whose chunks are told apart: of the most frequent inputs."""
-    zigzag = results[(results["sharding"] == "zigzag") & (results["rank"] == ALL_RANKS) & (results["world_size"] > 1)]
-    return zigzag[zigzag["inputs"].isin(zigzag["inputs"].mode()[:1])].drop_duplicates("case_id").set_index("case_id")
-
-
-def _chunks(results: pd.DataFrame, positions: pd.DataFrame) -> Table | None:
-    """Under zigzag, the two chunks of each rank apart: the front one and its mirror from the back."""
-    cases = zigzag_cases(results)
-    bins = positions.join(cases[["variant", "dtype", "world_size", "seqlen", "inputs"]], on="case_id", how="inner")
-    if bins.empty:
-        return None
-    bins = bins[bins["world_size"] == bins["world_size"].max()]
-    bins = bins.assign(back=bins["token_begin"] >= bins["seqlen"] / 2)
-    means = bins.groupby(["variant", "dtype", "tensor", "back"], sort=True)["error_rms"].mean().unstack("back")
-    order = sorted(means.index, key=lambda key: (key[0], _bits(key[1]), ALL_TENSORS.index(key[2])))
-    rows = tuple(
-        cells(*key, scientific(front), scientific(back), ratio(back / front if front > 0 else None))
-        for key, front, back in means.loc[order].itertuples(name=None)
-    )
-    head = ("variant", "dtype", "tensor", "front chunks", "back chunks", "back / front")
-    return Table(f"Zigzag: rms error of the front and the back chunks, {cases['inputs'].iloc[0]} inputs", head, rows)
 
 
 def _by_step(results: pd.DataFrame, steps: pd.DataFrame) -> Table | None:

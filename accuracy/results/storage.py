@@ -166,7 +166,7 @@ def lean_results(full: pd.DataFrame, every_digit: bool = False) -> pa.Table:
 
 def lean_positions(drawn: pd.DataFrame) -> pa.Table:
     """Error along the sequence, rounded, without what no page draws. drawn: what
-    `report.published.drawn` gives."""
+    `report.embedded.published_positions` gives."""
     full = pa.Table.from_pandas(drawn, table.POSITIONS_SCHEMA, preserve_index=False)
     return _rounded(full.drop_columns([name for name in full.column_names if name in _UNDRAWN]))
 

@@ -8,12 +8,12 @@ import pytest
 
 from accuracy.core.number import MISSING
 from accuracy.report.about import command, reasons
+from accuracy.report.embedded import chosen_world
 from accuracy.report.explorer import preset_of
 from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import Run, material_of, read_folder
 from accuracy.report.further import condition_panels, recommendation_table
 from accuracy.report.matrix import heat_cell
-from accuracy.report.published import chosen_world
 from accuracy.report.series import Facet, facets_of, with_labels
 from tests.unit.report.synthetic import HOSTILE, Shape, identity, write_run
 
