@@ -16,6 +16,7 @@ from accuracy.core.number import plain, ratio
 Points = list[tuple[float, float]]
 WIDTH, HEIGHT, MARGIN = 4.9, 3.3, 1.75  # inch; at 390 px of screen its letters have 9 px
 BESIDE = 0.7  # room for the last dot's number
+BESIDE_PIXELS = 60  # of axes that are some 190 wide: such a number may not lie on the line at 1, nor on a name
 MOST_LETTERS = 21  # that the margin holds in a wide font
 ALIKE = 1.04  # ends within 4% share a label: their letters would lie on each other
 LETTER = 0.052  # height of a label's line, of the axis
@@ -48,8 +49,8 @@ def lines_of(values: pd.Series) -> dict[str, Points]:
     return lines
 
 
-def draw(picture: Picture) -> Chart | None:
-    """Lines where one has two points, else a dot each; None without a positive number."""
+def draw(picture: Picture, name: str = "key-picture") -> Chart | None:
+    """Lines where one has two points, else a dot each; None without a positive number. name: unique in the page."""
     positive = {name: [point for point in points if point[1] > 0] for name, points in picture.lines.items()}
     lines = {name: sorted(points) for name, points in positive.items() if points}
     if not lines:
@@ -58,7 +59,7 @@ def draw(picture: Picture) -> Chart | None:
     grows = any(len(points) > 1 for points in picture.lines.values())
     axes = _lines(picture, lines, order[:MOST_LINES]) if grows else _dots(picture, lines, order[:MOST_BARS])
     ends = "; ".join(f"{name} {plain(lines[name][-1][1])} at {lines[name][-1][0]:g}" for name in order[:MOST_LINES])
-    return Chart(to_svg(axes, "key-picture", picture.title, f"Logarithmic. {ends}."), picture.title)
+    return Chart(to_svg(axes, name, picture.title, f"Logarithmic. {ends}."), picture.title)
 
 
 def numbers(picture: Picture) -> Table:
@@ -107,7 +108,7 @@ def _label_ends(axes: Axes, lines: dict[str, Points], shown: list[str], worst: s
 
 def drawable(name: str) -> str:
     """A table's text is anyone's: letters, digits and a few signs are drawn, the rest is not."""
-    return re.sub(r"[^\w .,=+-]", "?", name.replace(" · ", " "), flags=re.ASCII)
+    return re.sub(r"[^\w .,=+@-]", "?", name.replace(" · ", " "), flags=re.ASCII)
 
 
 def wrap(text: str, lines: int = 3) -> list[str]:
@@ -135,7 +136,8 @@ def _without_overlap(wanted: list[float], heights: list[int]) -> list[float]:
 
 def _dots(picture: Picture, lines: dict[str, Points], shown: list[str]) -> Axes:
     """No growth to draw: each variant a dot, the furthest on top."""
-    height = max(1.5, 0.62 + 0.26 * len(shown))
+    texts = [wrap(drawable(name), 2) for name in shown]
+    height = max(1.5, 0.62 + (0.4 if any(len(text) > 1 for text in texts) else 0.26) * len(shown))
     axes = drawing.new_axes(picture.title, "times (logarithmic)", WIDTH, height, left=MARGIN, right=BESIDE)
     drawing.ratio_x(axes, [1.0, *(lines[name][-1][1] for name in shown)])
     axes.axvline(1.0, **drawing.REFERENCE, zorder=1)
@@ -144,10 +146,13 @@ def _dots(picture: Picture, lines: dict[str, Points], shown: list[str]) -> Axes:
         value, first = lines[name][-1][1], name == picture.worst
         colour = drawing.series_colour(picture.slot) if first else drawing.FLOOR
         axes.plot([value], [-place], marker="o", markersize=7 if first else 5, color=colour, clip_on=False)
-        text = wrap(drawable(name), 1)[0]
+        text = "\n".join(texts[place])
         axes.text(-0.03, -place, text, ha="right", transform=beside, **_TEXT, **(_BOLD if first else {}))
         number: dict[str, Any] = {**_TEXT, "fontsize": 8.5}
-        axes.annotate(ratio(value), (value, -place), (6, 0), textcoords="offset points", **number)
+        at, line = axes.transData.transform([(value, 0), (1, 0)])[:, 0] - axes.bbox.x0
+        crosses = BESIDE_PIXELS < at < line < at + BESIDE_PIXELS
+        aside, side = ((-6, 0), "right") if crosses else ((6, 0), "left")
+        axes.annotate(ratio(value), (value, -place), aside, textcoords="offset points", ha=side, **number)
     drawing.fix_ticks(axes.yaxis, [])
     axes.set_ylim(-len(shown) + 0.4, 0.6)
     return axes
