@@ -35,9 +35,7 @@ def facts_line(run: Run, claims: list[Claim]) -> str:
         _listed(sorted(cases["dtype"].unique(), key=lambda name: DTYPES[name].precision), "dtype"),
         count(cases["seed"].nunique(), "seed"),
         f"claims held: {held.count(True)} of {len(held) - held.count(None)}{open_}" if held else "",
-        *(f"{count(number, 'case')} {status}" for status in (FAILED, UNSUPPORTED)
-          if (number := int((every["status"] == status).sum()))),
-    )  # fmt: skip
+    )
     return " · ".join(filter(None, parts))
 
 

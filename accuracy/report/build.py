@@ -13,6 +13,7 @@ from markupsafe import Markup
 from accuracy.chart.view import render
 from accuracy.core.paths import whole_file
 from accuracy.report import about, explorer, first_screen, further, prose
+from accuracy.report.drift import drift_of
 from accuracy.report.embedded import BUDGET_BYTES, EMPTY, encode_rows
 from accuracy.report.first_screen import Answer
 from accuracy.report.folder import Material, material_of, read
@@ -37,9 +38,12 @@ class ReportSummary:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The headline, what to do, and on what it was measured, for a terminal."""
-        advice = " ".join(self.answer.advice.striptags().split())
-        return tuple(filter(None, (self.answer.title, advice, self.answer.facts)))
+        """The verdict, its numbers, what to do, and on what it was measured, for a terminal."""
+        answer = self.answer
+        told = "; ".join(" ".join(tile) for tile in answer.tiles)
+        advice = " ".join(answer.advice.striptags().split())
+        more = f"{answer.command} names the step." if answer.command else ""
+        return tuple(filter(None, (f"{answer.badge}: {answer.title}", told, advice, more, answer.facts)))
 
 
 def write_report(folder: Path, to: Path | None = None, results: pd.DataFrame | None = None) -> ReportSummary:
@@ -48,8 +52,9 @@ def write_report(folder: Path, to: Path | None = None, results: pd.DataFrame | N
     results: of the folder, where they are known. Raises NoReport where the folder holds no results.
     """
     made, path = material_of(read(folder, results)), to or folder / "report.html"
-    answer = first_screen.answer(made)
-    write_page(path, _with_rows(_parts(made) | {"answer": answer}, made, answer))
+    drift = drift_of(made.run.results)
+    answer = first_screen.answer(made, drift)
+    write_page(path, _with_rows(_parts(made) | {"answer": answer, "drift": drift}, made, answer))
     return ReportSummary(path, answer, made.verdicts)
 
 
@@ -59,7 +64,7 @@ def _parts(made: Material) -> dict[str, Any]:
     return {
         "run": run,
         "claims": made.claims,
-        "passages": prose.passages(run.experiment),
+        "passages": {} if run.is_of_a_user else prose.passages(run.experiment),
         "environment": about.environment(run.record),
         "reasons": about.reasons(run.cases),
         "why": why(made),

@@ -55,9 +55,19 @@ def rows_of(made: Material) -> pd.DataFrame:
     only_kernels = bool((rows["variant"] == SINGLE_DEVICE).all())
     slots = {label: slot_of(row["variant"], row["kernel"] if only_kernels else "") for label, row in known.iterrows()}
     colours = {label: -1 if (place := mark.colour(slot)) is None else place for label, slot in slots.items()}
-    rows = rows.assign(colour=rows["series"].map(colours).astype("int64"), growth=_growth(rows))
+    growth = _growth(rows).mask(*_steps(made))
+    rows = rows.assign(colour=rows["series"].map(colours).astype("int64"), growth=growth)
     unused = [name for name in (*METRICS, *LOSSES, *METRICS_OF_PAIRS) if name in rows and rows[name].isna().all()]
     return _with_conditions(rows).drop(columns=unused)
+
+
+def _steps(made: Material) -> tuple[pd.Series, pd.Series]:
+    """In which rows no exponent tells the growth, as a cause is proven or it goes in a step; and that step."""
+    told = {(each.variant, name): f"{each.steps[:1].upper()}{each.steps[1:]}" for each in made.found
+            if each.proven or each.steps for name in each.tensors}  # fmt: skip
+    keys = made.whole[["named", "tensor"]].itertuples(index=False, name=None)
+    texts = pd.Series([told.get(key) for key in keys], made.whole.index, dtype="object").reindex(made.labelled.index)
+    return texts.notna(), texts.fillna("")
 
 
 def _growth(rows: pd.DataFrame) -> pd.Series:
@@ -70,8 +80,8 @@ def _growth(rows: pd.DataFrame) -> pd.Series:
     for line in np.split(order, np.flatnonzero(np.diff(lines[order])) + 1):
         if len({*sizes[line].tolist()}) >= FEWEST_WORLD_SIZES:
             growth = fit_growth(zip(sizes[line], errors[line], strict=True))
-            if isinstance(growth, Growth):
-                texts[places[line]] = f"{growth.text}: {growth.word}"
+            if isinstance(growth, Growth) and growth.word != "unclear":
+                texts[places[line]] = f"Relative error grows like {growth.text}: {growth.word}"
     return pd.Series(texts, rows.index)
 
 

@@ -1,37 +1,44 @@
-"""The first screen of a run: headline, advice, facts, key picture and matrix."""
+"""The first screen of a run: badge, title, numbers, advice, key picture and matrix."""
 
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, replace
 
 import pandas as pd
 from markupsafe import Markup
 
 from accuracy.chart.view import Chart, Table
 from accuracy.core import fields
-from accuracy.core.number import count
 from accuracy.report import prose
 from accuracy.report.about import facts_line
-from accuracy.report.folder import Material, Run
+from accuracy.report.drift import Drift
+from accuracy.report.folder import DIAGNOSE, Material, Run
 from accuracy.report.matrix import JUDGED, MARKS, matrix, worst_cell
 from accuracy.report.picture import Picture, draw, lines_of, numbers
 from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, geometric_means, short_names, slot_of
 from accuracy.results.claim import answer_case, answer_holds
 from accuracy.results.glossary import defined
-from accuracy.results.table import ALL_RANKS, FAILED, OK
+from accuracy.results.table import ALL_RANKS, FAILED, OK, UNSUPPORTED
 from accuracy.verdict import headline as template
 from accuracy.verdict.facts import Facts, Worst
+from accuracy.verdict.headline import Tile
 from accuracy.verdict.label import NOTHING_FOUND
 
+BEYOND_IS_A_FACT = "Beyond is a fact, no bug by itself: a path that keeps its scores in 16 bits is further away, too."
 AGAIN = "The same command measures what is left."
 NEARER = 0.8  # of the worst cell's ratio: a variant to take instead is better by more than seeds differ
 
 
 @dataclass(frozen=True)
 class Answer:
-    """title: the finding; advice: cause and what to do; facts: one line; picture and matrix: of the case that the
-    finding is about, which every view of the page opens on (worst)."""
+    """badge, title, tiles: the verdict and its numbers; advice: cause and what to do, or the published answer; command:
+    what names the step that is wrong; facts: one line; picture and matrix: of the case that the verdict is about, which
+    every view of the page opens on (worst)."""
 
+    badge: str
     title: str
+    tiles: tuple[Tile, ...]
     advice: Markup
+    command: str
     facts: str
     picture: Chart | None = None
     points: Table | None = None
@@ -41,32 +48,69 @@ class Answer:
     worst: Worst | None = None
 
     @property
+    def tone(self) -> str:
+        """The badge's class."""
+        return {"BUG": "bad", "ROUNDING": "good"}.get(self.badge, "open")
+
+    @property
     def terms(self) -> str:
         """The words of the first screen, defined where they are first met."""
         table = self.matrix
-        return defined(self.title, *((table.caption, *table.head) if table else ()))
+        return defined(*(tile.label for tile in self.tiles), *((table.caption, *table.head) if table else ()))
 
 
-def answer(made: Material) -> Answer:
+def answer(made: Material, drift: Drift | None = None) -> Answer:
     """Of a run that has rows of attention alone."""
     run, measured = made.run, made.measured
     blamed = template.blamed(made.found)
     worst = worst_cell(measured, blamed) if len(measured) else None
-    title, advice = headline(run, finding(run.cases, made.found, worst))
-    if advice:  # the published answer may be about another case than the gravest
-        worst = _of_answer(run, measured) or worst
+    size = int(measured["world_size"].max()) if len(measured) else 0
+    tiles = template.tiles(made.found, worst, size, _cases(run))
+    title, badge = template.title(made.found, worst, size), template.badge(made.found, bool(run.missing_cases))
+    command, published = "", _published(run)
+    if published:  # may be about another case than the gravest
+        worst, advice = _of_answer(run, measured) or worst, published
     else:
-        chosen = _chosen(blamed, made.cells, measured) if blamed else ""
+        command = _command(blamed, made, worst) if blamed and blamed.is_bug and run.experiment != DIAGNOSE else ""
         instead = _alternative(worst, measured, made.found) if worst else None
-        text = template.advice(made.found, worst, chosen, instead, template.attributed(made.attributed))
-        advice = Markup("{}").format(f"{AGAIN} {text}" if run.missing_cases and AGAIN not in text else text)
-    facts = facts_line(run, made.claims)
+        text = template.advice(made.found, worst, instead, template.attributed(made.attributed), _reason(run.cases))
+        text = f"{AGAIN} {text}" if run.missing_cases and AGAIN not in text else text
+        advice = Markup("<p>{}</p>").format(BEYOND_IS_A_FACT if drift and not blamed and worst else text)
+    first = Answer(
+        badge,
+        title,
+        (*drift.tiles, tiles[0], tiles[-1]) if drift else tiles,
+        advice,
+        command,
+        facts_line(run, made.claims),
+    )
     if worst is None:
-        return Answer(title, advice, facts)
+        return first
     facet = next(each for each in facets_of(measured) if each.label == worst.facet)
     picture = _picture(facet, worst)
     table, more = matrix(facet, made.cells, worst)
-    return Answer(title, advice, facts, draw(picture), numbers(picture), table, more, MARKS, worst)
+    return replace(
+        first, picture=draw(picture), points=numbers(picture), matrix=table, more=more, marks=MARKS, worst=worst
+    )
+
+
+def _cases(run: Run) -> dict[str, int]:
+    """How many cases there are of each kind, measured ones first."""
+    status = run.cases["status"].value_counts()
+    found = {name: int(status.get(name, 0)) for name in (OK, FAILED, UNSUPPORTED)}
+    return {**found, "not yet": run.missing_cases}
+
+
+def _reason(cases: pd.DataFrame) -> str:
+    """The most frequent reason of failed cases, else of the others without numbers."""
+    failed = cases[cases["status"] == FAILED]
+    return str(next(iter((failed if len(failed) else cases)["reason"].dropna().mode()), ""))
+
+
+def _published(run: Run) -> Markup:
+    """The Answer of the experiment's README, where the table in hand bears it out."""
+    said = prose.answer(run.experiment)
+    return said if said and answer_holds(run.experiment, run.results) else Markup()
 
 
 def _of_answer(run: Run, measured: pd.DataFrame) -> Worst | None:
@@ -78,22 +122,13 @@ def _of_answer(run: Run, measured: pd.DataFrame) -> Worst | None:
     return worst_cell(measured[here.all(axis=1)], None)
 
 
-def finding(cases: pd.DataFrame, found: list[Facts], worst: Worst | None) -> str:
-    """The headline where no published answer is held by the table."""
-    measured = cases.loc[cases["status"] == OK, "world_size"]
-    if len(measured):
-        return template.headline(found, worst, JUDGED, [*measured])
-    failed = cases[cases["status"] == FAILED]
-    reasons = (failed if len(failed) else cases)["reason"].dropna().mode()
-    return template.nothing(len(failed), len(cases) - len(failed), next(iter(reasons), ""))
-
-
-def _chosen(blamed: Facts, cells: pd.DataFrame, measured: pd.DataFrame) -> str:
-    """How the command line chooses a variant; a user's function by its file or module, layout and sharding."""
-    variant = cells.loc[cells["named"] == blamed.variant, "variant"].iloc[0]
-    own = measured[(measured["variant"] == variant) & measured["options"].map(fields.is_foreign)]
-    words = [word for row in own.head(1).to_dict("records") for word in fields.words(row)]
-    return " ".join(word for word in words if word.startswith("variant")) or f"variant={variant}"
+def _command(blamed: Facts, made: Material, worst: Worst | None) -> str:
+    """What diagnoses a variant on the command line; a user's function by its file or module, layout and sharding."""
+    variant = made.cells.loc[made.cells["named"] == blamed.variant, "variant"].iloc[0]
+    own = made.measured[(made.measured["variant"] == variant) & made.measured["options"].map(fields.is_foreign)]
+    words = [word for row in own.head(1).to_dict("records") for word in fields.words(row) if word.startswith("variant")]
+    kernel = [f"kernel={worst.kernel}"] if worst and worst.alone else []
+    return shlex.join(["accuracy", f"experiment={DIAGNOSE}", *(words or [f"variant={variant}"]), *kernel])
 
 
 def _alternative(worst: Worst, measured: pd.DataFrame, found: list[Facts]) -> tuple[str, float] | None:
@@ -106,16 +141,6 @@ def _alternative(worst: Worst, measured: pd.DataFrame, found: list[Facts]) -> tu
     if ratios.empty or ratios.min() > NEARER * worst.times:
         return None
     return str(ratios.idxmin()), float(ratios.min())
-
-
-def headline(run: Run, made: str) -> tuple[str, Markup]:
-    """The published answer with its advice where the table in hand bears it out; else what was made of the table, after
-    how much of a partial run it is about."""
-    title, advice = prose.answer(run.experiment)
-    if title and answer_holds(run.experiment, run.results):
-        return title, advice
-    part = f"Partial run ({len(run.cases):,} of {count(run.planned or 0, 'case')})." if run.missing_cases else ""
-    return f"{part} {made}".strip(), Markup()
 
 
 def _picture(facet: Facet, worst: Worst) -> Picture:

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from accuracy.core import fields
 from accuracy.core.errors import ConfigError
 from accuracy.report import series
 from accuracy.report.matrix import furthest_first
@@ -28,6 +29,7 @@ from accuracy.verdict.rows import in_blocks, names_of, with_names
 from accuracy.verdict.verdict import verdicts
 
 SWEEP = "sweep.json"
+DIAGNOSE = "diagnose"  # the experiment that is made for any variant
 
 
 class NoReport(ConfigError):
@@ -50,6 +52,11 @@ class Run:
     def experiment(self) -> str:
         """Name of the experiment, "adhoc" where none was chosen."""
         return str(self.record.get("experiment") or "adhoc")
+
+    @property
+    def is_of_a_user(self) -> bool:
+        """Whether it answers somebody's question about a function or a variant: our experiments' notes are none."""
+        return self.experiment == DIAGNOSE or bool(self.results["options"].map(fields.is_foreign).any())
 
     @property
     def cases(self) -> pd.DataFrame:
@@ -201,7 +208,7 @@ def material_of(run: Run) -> Material:
     cells = with_names(judged[judged["label"] != NOT_MEASURED], names)
     found = [] if cells.empty else diagnoses(cells.drop(columns="named"), run.results, run.steps, run.hypotheses)
     found = furthest_first(found, measured)
-    claims = judge(run.experiment, run.results, judged)
+    claims = [] if run.is_of_a_user else judge(run.experiment, run.results, judged)
     attributed = attributions(run.results)
     return Material(
         run,

@@ -12,6 +12,7 @@ from accuracy.core.dtype import DTYPES, PROBES
 from accuracy.core.number import MISSING, TIMES, as_float, count, ratio
 from accuracy.report.series import SINGLE_DEVICE, Facet, geometric_means, short_names, spoken
 from accuracy.results.table import ALL_RANKS, TENSORS
+from accuracy.verdict.evidence import INDEPENDENT
 from accuracy.verdict.facts import Facts, Worst
 from accuracy.verdict.label import BUGS, LABELS, ROUNDING
 
@@ -48,8 +49,7 @@ def worst_cell(measured: pd.DataFrame, blamed: Facts | None) -> Worst | None:
     others = [name for name in TENSORS if name not in JUDGED and (measured["tensor"] == name).any()]
     found = [_furthest(measured[measured["tensor"] == name], None, (name,), 1.0) for name in others]
     further = [each for each in found if each and each.tensor != worst.tensor and worst.most < each.times < np.inf]
-    without_digits = _without_digits(measured, worst)
-    return replace(worst, beyond=tuple(further), left_out=_left_out(measured), without_digits=without_digits)
+    return replace(worst, beyond=tuple(further), left_out=_left_out(measured))
 
 
 def _left_out(measured: pd.DataFrame) -> tuple[str, ...]:
@@ -59,12 +59,6 @@ def _left_out(measured: pd.DataFrame) -> tuple[str, ...]:
     return tuple(name for name, rows in left.items() if rows.any() and not rows.all())
 
 
-def _without_digits(measured: pd.DataFrame, worst: Worst) -> tuple[str, ...]:
-    rows = measured[np.isinf(measured[worst.column]) & np.isfinite(measured["error_rel"])]
-    rows = rows[(rows["dtype"] != EXACT) & ~rows["inputs"].isin(list(PROBES)) & (rows["rank"] == ALL_RANKS)]
-    return tuple(dict.fromkeys(rows["tensor"] + " of " + rows["named"]))
-
-
 def _furthest(
     measured: pd.DataFrame, blamed: Facts | None, judged: tuple[str, ...], alike: float = ALIKE
 ) -> Worst | None:
@@ -72,6 +66,7 @@ def _furthest(
     if blamed:
         rows = _where(rows, rows["named"] == blamed.variant)
         rows = _where(rows, rows["tensor"].isin(blamed.lead))
+        rows = _where(rows, rows["inputs"].eq(INDEPENDENT) & (INDEPENDENT in (blamed.inputs or (INDEPENDENT,))))
         rows = _where(rows, rows["world_size"].isin(blamed.world_sizes))
         rows = _where(rows, rows["dtype"] == min(blamed.dtypes, key=_precision, default=""))
     alone = bool((rows["variant"] == SINGLE_DEVICE).all())  # in the table, or in what is blamed

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from markupsafe import Markup
 
 from accuracy.core import public
@@ -26,10 +25,9 @@ def passages(experiment: str) -> dict[str, Markup]:
     return {title: to_html(found[title], f"experiments/{experiment}") for title in TITLES if found.get(title)}
 
 
-def answer(experiment: str) -> tuple[str, Markup]:
-    """The README's Answer: its first paragraph as plain text, the rest as HTML; both empty where it has none."""
-    first, _, rest = _readme(experiment).get("Answer", "").partition("\n\n")
-    return _plain(first), to_html(rest.strip(), f"experiments/{experiment}")
+def answer(experiment: str) -> Markup:
+    """The README's Answer; empty where it has none."""
+    return to_html(_readme(experiment).get("Answer", ""), f"experiments/{experiment}")
 
 
 def sections(text: str) -> dict[str, str]:
@@ -82,10 +80,3 @@ def _target(link: str, folder: str) -> dict[str, str | int | float]:
         return {"href": link}
     path = posixpath.normpath(posixpath.join(folder, link))
     return {"href": there} if (there := public.address_of(path)) else {"title": path}
-
-
-def _plain(text: str) -> str:
-    """Text without its marks, in one line."""
-    tokens: list[Token] = _markdown().parse(text)
-    parts = (child for token in tokens for child in token.children or [])
-    return " ".join("".join(each.content or (" " if each.type == "softbreak" else "") for each in parts).split())

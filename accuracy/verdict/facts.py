@@ -206,8 +206,7 @@ class Worst:
     column: the ratio of the table, `x_single_device`, or `x_floor` where kernels are alone; times: of all ranks
     together; rank, there: the worst rank and its ratio, None where ranks are alike; most: the largest of all cells that
     it was chosen from; named: the variant; spoken: the line's name in a sentence; beyond: of tensors that are not
-    judged and go further, the furthest cell each; left_out: rows that it was not chosen from; without_digits: tensors
-    with an error where single device has none.
+    judged and go further, the furthest cell each; left_out: rows that it was not chosen from.
     """
 
     facet: str
@@ -225,7 +224,6 @@ class Worst:
     most: float
     beyond: "tuple[Worst, ...]" = ()
     left_out: tuple[str, ...] = ()
-    without_digits: tuple[str, ...] = ()
 
     @property
     def alone(self) -> bool:

@@ -1,60 +1,123 @@
-"""The template of a report's first screen: its headline, and what to do.
+"""The template of a report's first screen: its badge, its title, its numbers, and what to do.
 
 In: the facts of every variant, gravest first, and the cell that the page is about. Out: text.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from accuracy.core.number import count, listed, plain
-from accuracy.verdict import words
+from accuracy.core.number import count, listed, plain, ratio
+from accuracy.verdict import label, words
 from accuracy.verdict.attribution import NAMES, Attribution
 from accuracy.verdict.facts import Facts, Worst
 from accuracy.verdict.label import (
     HARDLY_CHECKED,
     INVALID,
+    LOGIC,
     MISSING_RANKS,
     NONDETERMINISTIC,
+    NOT_MEASURED,
     NOTHING_FOUND,
     ONE_RANK,
+    PRECISION_FLOOR,
     TOO_LITTLE,
 )  # fmt: skip
 
 MOST_NAMES = 3
+MOST_WORDS = 12  # of a title
+MOST_TILES = 3  # beside that of the cases
+SHORT = {  # what tensors do, in the words that a title has room for
+    **words.VERBS, "unwaited": "is read before it arrives", INVALID: "is invalid", LOGIC: "is wrong",
+    PRECISION_FLOOR: "is only as good as {formats}",
+}  # fmt: skip
 WORTH_REPORTING = 1.02  # times single device's error: twice the 1% that errors spread over seeds
 
 
-def nothing(failed: int, unsupported: int, reason: str) -> str:
-    """Of a run without numbers: how many cases failed and were unsupported, and the most frequent reason."""
-    parts = [f"{count(failed, 'case')} failed"] if failed else []
-    parts += [f"{count(unsupported, 'case is', 'cases are')} unsupported"] if unsupported else []
-    return f"Nothing was measured. {' and '.join(parts)}{f': {reason}' if reason else ''}".rstrip(".") + "."
+class Tile(NamedTuple):
+    """A number of the first screen and what it is of."""
+
+    value: str
+    label: str
 
 
 def blamed(found: Sequence[Facts]) -> Facts | None:
-    """The gravest variant, if any does more than round."""
-    return next((each for each in found if each.label not in NOTHING_FOUND), None)
+    """The gravest variant, a bug first, if any does more than round."""
+    wrong = [each for each in found if each.label not in NOTHING_FOUND]
+    return next((each for each in wrong if each.is_bug), wrong[0] if wrong else None)
 
 
-def headline(found: Sequence[Facts], worst: Worst | None, judged: Sequence[str], sizes: Sequence[int]) -> str:
-    """The verdict in one sentence, and the worst cell. judged: the tensors that are compared; sizes: the numbers of
-    ranks that were measured."""
+def badge(found: Sequence[Facts], partial: bool) -> str:
+    """The gravest label of a table as the badge's word; partial: planned cases have no row yet."""
+    if not found:
+        return label.badge(NOT_MEASURED, False)
+    word = label.badge(found[0].label, any(each.is_bug for each in found))
+    return label.badge(MISSING_RANKS, False) if partial and found[0].label in NOTHING_FOUND else word
+
+
+def title(found: Sequence[Facts], worst: Worst | None, size: int) -> str:
+    """The verdict in at most MOST_WORDS words. size: the largest number of ranks that was measured."""
+    if not found:
+        return "Nothing was measured"
     if first := blamed(found):
         of_kernel = f" with kernel {worst.kernel}" if worst and worst.alone and first.variant == "single_device" else ""
-        return f"{first.variant}{of_kernel}: {words.what(first)}. {_cell(worst, first) if worst else ''}".strip()
+        return within(words.what(first, SHORT), *_where(first), before=f"{first.variant}{of_kernel}: ")
+    least = found[0]
+    if least.label == ONE_RANK:
+        return "No bug found, but on one rank only"
+    if least.label == HARDLY_CHECKED:
+        return f"No bug found in {least.cases - least.failed:,} of {count(least.cases, 'case')}"
+    if least.label == MISSING_RANKS:
+        return within("No bug found", f"; not measured on {listed(least.missing_sizes)} ranks")
     if worst is None:
-        return "No case has a finite ratio to single device."
-    missing = next((each.missing_sizes for each in found if each.label == MISSING_RANKS), {})
-    none = words.not_on(missing) if missing else "No bug found"
-    none = "Hardly checked" if any(each.label == HARDLY_CHECKED for each in found) else none
-    none = words.ONE_RANK_ONLY if any(each.label == ONE_RANK for each in found) else none
-    left_out = f" ({' and '.join(worst.left_out)} apart)" if worst.left_out else ""
-    if worst.alone:
-        return f"{none}: every kernel merely rounds{left_out}. Furthest from exact {_furthest(worst)}{_beyond(worst)}."
-    up_to = "up to" if len({size for size in sizes if size > 1}) > 1 else "at"
-    whose = f"{listed(judged)} of every variant stay" if worst.beyond else "every variant stays"
-    within = f"within {times(worst.most)} times single device's error{left_out}"
-    return f"{none}: {up_to} {count(max(sizes), 'rank')} {whose} {within}. Furthest {_furthest(worst)}{_beyond(worst)}."
+        return "No case has a finite ratio to single device"
+    return (
+        "No bug found: every kernel merely rounds"
+        if worst.alone
+        else f"No bug found {'up to' if size > 1 else 'on'} {count(size, 'rank')}"
+    )
+
+
+def within(text: str, *clauses: str, before: str = "") -> str:
+    """A text with what has room in MOST_WORDS words: each clause behind it, and what stands before."""
+    for start, clause in [(before, ""), *(("", each) for each in clauses)]:
+        longer = f"{start}{text}{clause}"
+        text = longer if len(longer.split()) <= MOST_WORDS else text
+    return text
+
+
+def _where(first: Facts) -> Iterator[str]:
+    """The one condition that tells most, as clauses behind a title."""
+    if first.sizes_right:
+        least = min(first.sizes_wrong)
+        run = max(first.sizes_right) < least
+        yield f" from {least} ranks on" if run else f" on {listed(first.sizes_wrong)} ranks"
+    elif first.settings:
+        yield f" only with {' and '.join(map(' or '.join, first.settings))}"
+    if first.sound_dtypes:
+        yield f" in {listed(first.dtypes)}"
+
+
+def tiles(found: Sequence[Facts], worst: Worst | None, size: int, cases: Mapping[str, int]) -> tuple[Tile, ...]:
+    """The numbers of a first screen, at most four. cases: how many there are of each kind, measured ones first."""
+    first, made = blamed(found), list[Tile]()
+    if worst and first and first.label == INVALID:
+        made.append(Tile(worst.tensor, f"{worst.dtype}, {count(worst.world_size, 'rank')}: seen there"))
+    elif worst:
+        whose = "the rounding floor" if worst.alone else "single device's error"
+        apart = f" ({' and '.join(worst.left_out)} apart)" if worst.left_out and not first else ""
+        made.append(Tile(ratio(worst.times), f"{whose}{apart}: {_cell(worst)}"))
+    if worst and worst.rank is not None and first and first.label != INVALID:
+        made.append(Tile(ratio(worst.there), f"on rank {worst.rank}, the worst"))
+    elif worst and worst.beyond:
+        made.append(Tile(ratio(worst.beyond[0].times), f"beyond that: {_cell(worst.beyond[0])}"))
+    if first and first.steps:
+        made.append(Tile(f"{min(first.sizes_wrong)} ranks", first.steps))
+    elif size:
+        made.append(Tile(count(size, "rank"), "at most"))
+    (_, done), *others = cases.items()
+    more = ", ".join(f"{number:,} {kind}" for kind, number in others if number)
+    return (*made[:MOST_TILES], Tile(f"{done:,}", f"case{'s' * (done != 1)} measured{f', {more}' if more else ''}"))
 
 
 def times(value: float) -> str:
@@ -62,41 +125,21 @@ def times(value: float) -> str:
     return plain(value) if math.isfinite(value) else "infinitely many"
 
 
-def _cell(worst: Worst, first: Facts) -> str:
-    at = f"in {worst.dtype} at {count(worst.world_size, 'rank')}"
-    if first.label == INVALID:
-        return f"Seen in {worst.tensor} {at}."
-    there = f", {times(worst.there)} times on rank {worst.rank}" if worst.rank is not None else ""
-    whose = "the rounding floor" if worst.alone else "single device's error"
-    return f"{worst.tensor} has {times(worst.times)} times {whose} {at}{there}."
-
-
-def _furthest(worst: Worst) -> str:
-    """`in bfloat16 is dq of striped, 1.25 times at 4 ranks`."""
+def _cell(worst: Worst) -> str:
     of = worst.named if worst.alone else worst.spoken
-    at = "the rounding floor" if worst.alone else f"at {count(worst.world_size, 'rank')}"
-    return f"in {worst.dtype} is {worst.tensor} of {of}, {times(worst.times)} times {at}"
-
-
-def _beyond(worst: Worst) -> str:
-    """The tensors that the sentence leaves out, where they go further than it says."""
-    parts = []
-    for each in worst.beyond:
-        at = "" if each.alone else f" at {count(each.world_size, 'rank')}"
-        parts.append(f"{each.tensor} of {each.named if each.alone else each.spoken} has {times(each.times)} times{at}")
-    if worst.without_digits:
-        parts.append(f"single device has no error in {worst.without_digits[0]}, which has one")
-    return f"; {'; '.join(parts)}" if parts else ""
+    at = "" if worst.alone else f", {count(worst.world_size, 'rank')}"
+    return f"{worst.tensor} of {of}, {worst.dtype}{at}"
 
 
 def advice(
-    found: Sequence[Facts], worst: Worst | None, chosen: str, instead: tuple[str, float] | None, attributed: str
+    found: Sequence[Facts], worst: Worst | None, instead: tuple[str, float] | None, attributed: str, reason: str
 ) -> str:
-    """The line below the headline: the cause as far as it is proven, and what to do. chosen: the words that choose the
-    blamed variant on the command line; instead: a sound variant that is clearly nearer, with its ratio."""
+    """The line below the numbers: the cause as far as it is proven, and what to do. instead: a sound variant that is
+    clearly nearer, with its ratio; reason: the most frequent one of cases without numbers."""
     first = blamed(found)
     if first is None and worst is None:
-        return "Cases without numbers, below, has the reasons. The same command measures what is left."
+        first_reason = f"The most frequent reason: {reason}. " if reason else ""
+        return f"{first_reason}Cases without numbers, below, has all. The same command measures what is left."
     if first is None and any(each.label in TOO_LITTLE for each in found):
         return "Measure it on more ranks, on a machine that has them, or give world_size= if fewer are meant."
     if first is None:
@@ -108,9 +151,7 @@ def advice(
     if "returned" in first.numbers:
         remedy = "It is judged once it returns what is expected: a wrapper of a few lines can do that."
     elif first.is_bug:
-        kernel = f" kernel={worst.kernel}" if worst and worst.alone else ""
-        command = f"accuracy experiment=diagnose {chosen}{kernel}"
-        remedy = f"Do not use it before it is mended: {command} names the step.{take}"
+        remedy = f"Do not use it before it is mended.{take}"
     elif first.label == NONDETERMINISTIC:
         remedy = "Compare its runs within rounding, not bit by bit; a deterministic kernel repeats."
     else:

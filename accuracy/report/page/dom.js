@@ -23,6 +23,15 @@ function button(text, onclick) {
   return make("button", { type: "button", className: "plain", textContent: text, onclick });
 }
 
+/** Copies the text of an element; where the browser forbids that, selects it. */
+function copyButton(code) {
+  const copy = button("Copy", async () => {
+    try { await navigator.clipboard.writeText(code.textContent); copy.textContent = "Copied"; }
+    catch { getSelection().selectAllChildren(code); copy.textContent = "Selected: press Ctrl+C"; }
+  });
+  return copy;
+}
+
 function download(name, kind, text) {
   const address = URL.createObjectURL(new Blob([text], { type: kind }));
   make("a", { href: address, download: name }).click();

@@ -15,6 +15,7 @@ function drawMatrix(place, state) {
   const open = place.dataset.open === "true";
   const shown = ranked.filter((series, rank) => open || rank < MOST_MATRIX_ROWS - 1 || series === state.series || (rank === MOST_MATRIX_ROWS - 1 && ranked.indexOf(state.series) < MOST_MATRIX_ROWS));
   const names = shortNames(ranked);
+  place.parentElement.classList.toggle("alone", ranked.length === 1);
   const head = make("tr", {}, ...["variant", ...choices.tensors].map((name) => make("th", { scope: "col", textContent: name })));
   const body = shown.map((series) => {
     const size = nearest(choices.series.get(series), state.world_size);

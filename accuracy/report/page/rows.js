@@ -116,13 +116,8 @@ function exploreRows(data, place) {
     const open = name.ariaExpanded !== "true";
     name.ariaExpanded = String(open);
     if (!open) { line.nextSibling.remove(); return; }
-    const command = data.command(row);
-    const code = make("code", { textContent: command });
-    const copy = button("Copy command", async () => {
-      try { await navigator.clipboard.writeText(command); copy.textContent = "Copied"; }
-      catch { getSelection().selectAllChildren(code); copy.textContent = "Selected: press Ctrl+C"; }
-    });
-    const parts = make("div", { className: "reproduce" }, code, copy);
+    const code = make("code", { textContent: data.command(row) });
+    const parts = make("div", { className: "reproduce" }, code, copyButton(code));
     if (at("reason", row)) parts.prepend(make("p", { className: "why", textContent: at("reason", row) }));
     line.after(make("tr", { className: "more" }, make("td", { colSpan: columns().length + 1 }, parts)));
   }

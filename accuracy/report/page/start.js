@@ -13,7 +13,10 @@ function buildBar(place, shown) {
   const save = button("Download what is shown", () => download(`${stem()}_shown.csv`, "text/csv", asCsv(page.data, rows())));
   const back = button("Reset", () => choose({ cost: "seconds", ...page.preset }));
   const say = (text) => { shown.textContent = text; shown.hidden = !text; };
-  place.append(...Object.values(parts).map((part) => part.label), make("span", { className: "buttons" }, save, ...otherReports(say), back));
+  const filters = button("Filters", () => { filters.ariaExpanded = String(place.classList.toggle("open")); });
+  filters.id = "filters";
+  filters.ariaExpanded = "false";
+  place.append(filters, ...Object.values(parts).map((part) => part.label), make("span", { className: "buttons" }, save, ...otherReports(say), back));
   page.listeners.push((state) => fillBar(parts, state));
 }
 
@@ -40,7 +43,7 @@ function fillBar(parts, state) {
   for (const [name, [pairs, value]] of Object.entries(offers)) {
     parts[name].offer(pairs);
     parts[name].select.value = value ?? "";
-    parts[name].label.hidden = name !== "dtype" && name !== "cost" && pairs.length < 2;
+    parts[name].label.hidden = name === "cost" ? !VIEWS.find((each) => each.id === "cost").has(state) : name !== "dtype" && pairs.length < 2;
   }
 }
 
@@ -89,6 +92,7 @@ function goTo(scroll) {
 
 /** Everything interactive is added here; without it the page has the answer, its picture, the matrix and its tables. */
 async function start() {
+  for (const code of document.querySelectorAll("main section:not(#environment) pre.command code")) code.after(copyButton(code));
   const explorer = document.getElementById("explorer"), rows = document.getElementById("row-explorer");
   addEventListener("hashchange", () => goTo(true));
   try {

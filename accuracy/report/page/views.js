@@ -56,13 +56,13 @@ const VIEWS = [
       const row = rowsOf(page.data, state).find((each) => page.data.at("series", each) === state.series && page.data.at("growth", each));
       drawLines(view, state, { ...found, along: "ranks", xLabel: "ranks", xLog: true, xTicks: [...new Set(found.points.map((point) => point.x))].sort((a, b) => a - b),
         yLabel: MEASURES.get(state.y), rules: ruled(state, state.y), where: (point) => ranks(point.x), height: view.tall ? 380 : HEIGHT,
-        note: row === undefined ? "" : `Relative error grows like ${page.data.at("growth", row)}.` });
+        note: row === undefined ? "" : `${page.data.at("growth", row)}.` });
     },
   },
   {
     id: "ranking",
     key: true, // only where nothing else can be the key picture
-    has: () => true,
+    has: (state) => choicesOf(state.facet).series.size > 1,
     title: (state) => `${state.tensor}, variant by variant`,
     draw(view, state) {
       const size = (data, row) => nearest(choicesOf(data.at("facet", row)).series.get(data.at("series", row)), state.world_size);
@@ -108,7 +108,7 @@ const VIEWS = [
   },
   {
     id: "cost",
-    has: (state) => rowsOf(page.data, state).some((row) => page.data.at(state.cost, row) !== null),
+    has: (state) => new Set(rowsOf(page.data, state).filter((row) => page.data.at(state.cost, row) !== null).map((row) => page.data.at("series", row))).size > 1,
     title: (state) => `${state.tensor}: time and memory beside error`,
     draw(view, state) {
       const at = page.data.at, sizes = choicesOf(state.facet).series;
@@ -129,16 +129,11 @@ const VIEWS = [
   },
   {
     id: "setting",
-    has: (state) => facetsOf(choicesOf(state.facet).dtype).length > 1,
+    has: (state) => [...seriesOf(settingPoints(state)).values()].some((points) => points.some((point) => point.y !== points[0].y)),
     title: (state) => `${state.tensor}, every setting in ${choicesOf(state.facet).dtype}`,
     draw(view, state) {
       const facets = facetsOf(choicesOf(state.facet).dtype);
-      const names = shortNames(facets);
-      const points = facets.flatMap((facet) => {
-        const sizes = choicesOf(facet).series, here = { ...state, facet };
-        const keep = (data) => (row) => data.at("rank", row) === ALL_RANKS && data.at("world_size", row) === nearest(sizes.get(data.at("series", row)), state.world_size);
-        return gathered(here, "world_size", state.y, keep, []).points.map((point) => ({ ...point, size: point.x, x: point.y, category: facet, at: names.get(facet), click: { facet, series: point.series } }));
-      });
+      const names = shortNames(facets), points = settingPoints(state);
       const [rule] = ruled(state, state.y);
       const short = new Map(facets.map((facet) => [facet, names.get(facet).split(" · ").slice(1).join(" · ") || facet]));
       drawDots(view, state, { points, categories: facets, names: short, xLog: true, xLabel: MEASURES.get(state.y), yLabel: "", along: "setting",
@@ -146,6 +141,16 @@ const VIEWS = [
     },
   },
 ];
+
+/** Of each line in each setting of the dtype one point, at the state's ranks or as many as the line has. */
+function settingPoints(state) {
+  const facets = facetsOf(choicesOf(state.facet).dtype), names = shortNames(facets);
+  return facets.flatMap((facet) => {
+    const sizes = choicesOf(facet).series, here = { ...state, facet };
+    const keep = (data) => (row) => data.at("rank", row) === ALL_RANKS && data.at("world_size", row) === nearest(sizes.get(data.at("series", row)), state.world_size);
+    return gathered(here, "world_size", state.y, keep, []).points.map((point) => ({ ...point, size: point.x, x: point.y, category: facet, at: names.get(facet), click: { facet, series: point.series } }));
+  });
+}
 
 function facetsOf(dtype) {
   return [...page.data.index.keys()].filter((facet) => choicesOf(facet).dtype === dtype);

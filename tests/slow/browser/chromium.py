@@ -35,7 +35,7 @@ class Visit:
     """An open page with everything it said and asked for; every part unfolded, where that is asked for."""
 
     def __init__(self, browser: Any, path: Path, unfold: bool = False, scripts: bool = True, **options: Any) -> None:
-        size = {"width": options.pop("width", 1440), "height": 900}
+        size = {"width": options.pop("width", 1440), "height": options.pop("height", 900)}
         self.page = browser.new_page(viewport=size, java_script_enabled=scripts, **options)
         self.said: list[str] = []
         self.requested: list[str] = []

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from accuracy.report.build import write_report
@@ -37,6 +39,50 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def report(folder: Path) -> Path:
     return write_report(folder).path
+
+
+@pytest.fixture(scope="session")
+def drifted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ring and zigzag beside one device: ring's out is equal, zigzag's dv beyond the limit, all else half of it."""
+
+    def beside(rows: pd.DataFrame) -> pd.DataFrame:
+        far = (rows["variant"] == "zigzag") & (rows["tensor"] == "dv")
+        equal = (rows["variant"] == "ring") & (rows["tensor"] == "out")
+        pair = rows["tensor"].notna() & rows["tensor"].ne("delta") & rows["variant"].ne("single_device")
+        rows = rows.assign(
+            against=rows["variant"].map(lambda name: "" if name == "single_device" else "single_device@1+torch_flash"),
+            drift_differ=np.where(pair, np.where(equal, 0, 9), np.nan), drift_rel=np.where(far, 3e-3, 1e-3),
+            drift_limit=2e-3, drift_expected=1e-3, drift_nearer=np.where(far, 9.0, 0.0),
+        )  # fmt: skip
+        return rows.astype({"drift_differ": "Int64"})
+
+    made = tmp_path_factory.mktemp("drift")
+    run_of(made, shape(world_sizes=(4,)), beside)
+    return write_report(made).path
+
+
+@pytest.fixture(scope="session")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """dk of ring, wrong by half from 2 ranks on: one block is missing, and one is counted twice, as is proven."""
+    made = tmp_path_factory.mktemp("blocks")
+    run = run_of(made, shape(variants=("single_device", "ring"), dtypes=("float32", "float64")), tables.logic)
+    four = run.results[(run.results["variant"] == "ring") & (run.results["world_size"] == 4)]
+    case = four.loc[four["dtype"] == "float64", "case_id"].iloc[0]
+    proven = {
+        "case_id": case, "tensor": "dk", "family": "blocks", "hypothesis": "blocks (own)", "parameter": "0:3=0 2:1=2",
+        "cause": "dk misses a block", "freedom": 2, "residual": 1e-16, "expected": 1e-16, "from_best": 0.0, "tried": 9,
+    }  # fmt: skip
+    rival = {**proven, "hypothesis": "another", "parameter": "", "residual": 1e-8, "from_best": 1e-8}
+    pd.DataFrame([proven, rival]).to_parquet(made / "hypotheses.parquet")
+    return write_report(made).path
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One variant, over the ranks."""
+    made = tmp_path_factory.mktemp("alone")
+    run_of(made, shape(variants=("ring",), exponents={"ring": 0.2, "single_device": 0.0}))
+    return write_report(made).path
 
 
 @pytest.fixture(scope="session")

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from accuracy.cli import check
+from accuracy.core.number import MISSING
 from tests.slow.browser.chromium import Visit
 from tests.unit.gate import made_up
 from tests.unit.gate.made_up import MadeUp, write_baseline
 from tests.unit.report.synthetic import HOSTILE
 
 pytestmark = pytest.mark.browser
-MOST_NODES, MOST_SCREENS, MOST_PAGES = 4000, 6, 12
+MOST_NODES, MOST_SCREENS, MOST_PAGES, MOST_WORDS = 4000, 6, 12, 12
 
 
 @pytest.mark.parametrize("scripts", [True, False])
@@ -22,7 +23,7 @@ def test_the_first_screen_holds_headline_picture_and_matrix_and_the_page_is_shor
 ) -> None:
     with Visit(browser, report, scripts=scripts) as visit:
         page = visit.page
-        assert page.locator("h1").inner_text().startswith("ring: dk is wrong at any precision.")
+        assert page.locator("#badge").inner_text() == "BUG"
         for part in ("h1", ".key-picture svg", ".matrix table"):
             box = page.locator(part).bounding_box()
             assert 0 <= box["y"] <= box["y"] + box["height"] <= 900
@@ -44,6 +45,72 @@ def test_the_first_screen_holds_headline_picture_and_matrix_and_the_page_is_shor
         before = table.evaluate(column)
         table.locator("th button").first.click()
         assert table.evaluate(column) == sorted(before, reverse=True) != before
+
+
+FIRST_CHART = "Math.min(...[...document.querySelectorAll('main svg')].map((each) => each.getBoundingClientRect().top))"
+
+
+@pytest.mark.parametrize(
+    ("name", "badge"), [("report", "BUG"), ("drifted", "ROUNDING"), ("hostile", "EXCESS ROUNDING")]
+)
+def test_a_phone_s_first_screen_has_badge_title_numbers_and_the_first_chart(
+    browser: Any, request: pytest.FixtureRequest, name: str, badge: str
+) -> None:
+    with Visit(browser, request.getfixturevalue(name), width=390, height=844) as visit:
+        page = visit.page
+        assert page.locator("#badge").inner_text() == badge
+        assert 0 < len(page.locator("#title").inner_text().split()) <= MOST_WORDS
+        assert 3 <= page.locator(".tiles > div").count() <= 4
+        assert 0 < page.evaluate(FIRST_CHART) < 844
+        filters = page.locator("#filters")
+        assert not page.locator("#bar select").first.is_visible()
+        filters.click()
+        assert page.locator("#bar select").first.is_visible()
+        assert filters.get_attribute("aria-expanded") == "true"
+        assert visit.said == []
+
+
+def test_a_drift_run_shows_each_pair_s_drift_over_its_limit_and_one_chart(browser: Any, drifted: Path) -> None:
+    with Visit(browser, drifted) as visit:
+        drift = visit.page.locator("#drift")
+        assert drift.locator("svg").count() == 1
+        heads = drift.locator(".matrix thead th").all_inner_texts()
+        rows = [row.locator("th, td").all_inner_texts() for row in drift.locator(".matrix tbody tr").all()]
+        cells = {row[0]: dict(zip(heads, row, strict=True)) for row in rows}
+        assert len(cells) == 2
+        (far,) = (row for name, row in cells.items() if name.startswith("zigzag@4"))
+        (near,) = (row for name, row in cells.items() if name.startswith("ring@4"))
+        assert far["dv"].split() == ["\N{BLACK UP-POINTING TRIANGLE}", "1.50", "3.0e-3"]
+        assert far["out"].split() == near["dv"].split() == ["0.500", "1.0e-3"]
+        assert near["out"] == "equal"
+        assert far["nearer"] == "b: dv"
+        assert visit.page.locator(".tiles dd").first.inner_text() == "1.50\N{MULTIPLICATION SIGN}"
+
+
+def test_blocks_that_a_proven_cause_names_are_a_matrix_of_queries_and_keys(browser: Any, blocks: Path) -> None:
+    with Visit(browser, blocks) as visit:
+        rows = visit.page.locator("#why .blocks tbody tr").all()
+        cells = [row.locator("td").all_inner_texts() for row in rows]
+        assert [(i, j, text) for i, row in enumerate(cells) for j, text in enumerate(row) if text != MISSING] == [
+            (0, 3, "missing"), (2, 1, "2\N{MULTIPLICATION SIGN}")
+        ]  # fmt: skip
+        assert [len(row) for row in cells] == [4] * 4
+        assert "steps" not in visit.page.locator("#view-growth .note").inner_text()
+        assert "W^" not in visit.page.locator("#view-growth .note").inner_text()
+
+
+def test_a_chart_that_can_say_nothing_is_left_out_and_a_command_can_be_copied(
+    browser: Any, report: Path, alone: Path
+) -> None:
+    with Visit(browser, report) as visit:
+        assert visit.page.locator("#view-cost").count() == 1
+        box = visit.page.locator(".advice pre.command code")
+        assert box.inner_text() == "accuracy experiment=diagnose variant=ring"
+        assert visit.page.locator(".advice").get_by_role("button", name="Copy").is_visible()
+        assert visit.page.locator("#environment").get_by_role("button", name="Copy").count() == 0
+    with Visit(browser, alone) as visit:
+        assert visit.page.locator("#view-growth").bounding_box()["width"] > 1000
+        assert visit.page.locator("#view-cost, #view-setting, #claims").count() == 0
 
 
 OUTSIDE = """(frames) => frames.flatMap((frame) => {

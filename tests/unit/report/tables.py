@@ -35,10 +35,12 @@ def of(rows: pd.DataFrame, variant: str, *tensors: str, least: int = 2) -> "pd.S
     return (rows["variant"] == variant) & rows["tensor"].isin(tensors) & (rows["world_size"] >= least)
 
 
-def logic(rows: pd.DataFrame) -> pd.DataFrame:
-    """dk of ring is wrong by half in every dtype, from two ranks on, most on rank 3."""
+def logic(rows: pd.DataFrame, least: int = 2) -> pd.DataFrame:
+    """dk of ring is wrong by half in every dtype, from so many ranks on, most on rank 3."""
     error = 0.5 + 0.3 * (rows["rank"] == 3)
-    return bent(rows, of(rows, "ring", "dk"), error_rel=error, x_single_device=error / rows["single_device_rel"])
+    return bent(
+        rows, of(rows, "ring", "dk", least=least), error_rel=error, x_single_device=error / rows["single_device_rel"]
+    )
 
 
 def logic_of_single_device(rows: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from accuracy.report import prose
 from accuracy.report.first_screen import Answer
 from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import material_of, read_folder
+from accuracy.verdict.headline import within
 from tests.unit.report import tables
 from tests.unit.report.headline_check import contradictions
 from tests.unit.report.tables import Change, run_of, shape
@@ -19,40 +20,38 @@ ALL_DTYPES = shape(dtypes=("bfloat16", "float32", "float64"))
 Cell = tuple[str, str, int, float, int | None] | None
 """Of the worst cell: tensor, dtype, number of ranks, times single device's error or the floor, and the worst rank."""
 HEALTHY: Cell = ("dk", "bfloat16", 4, 1.15, 0)
-EXPECTED: dict[str, tuple[tables.Shape, Change | None, str, Cell]] = {
-    "healthy": (tables.FEW, None, "No bug found: up to 4 ranks every variant stays within 1.15 times", HEALTHY),
-    "a logic bug": (ALL_DTYPES, tables.logic, "ring: dk is wrong at any", ("dk", "bfloat16", 4, 160, 3)),
+EXPECTED: dict[str, tuple[tables.Shape, Change | None, str, str, Cell]] = {
+    "healthy": (tables.FEW, None, "ROUNDING", "up to 4 ranks", HEALTHY),
+    "a logic bug": (ALL_DTYPES, tables.logic, "BUG", "ring: dk", ("dk", "bfloat16", 4, 160, 3)),
+    "a logic bug from four ranks on": (
+        ALL_DTYPES, partial(tables.logic, least=4), "BUG", "ring: dk is wrong from 4 ranks on",
+        ("dk", "bfloat16", 4, 160, 3)),
     "a logic bug of single device": (
-        ALL_DTYPES, tables.logic_of_single_device, "single_device with kernel torch_flash: out is",
+        ALL_DTYPES, tables.logic_of_single_device, "BUG", "single_device with kernel torch_flash: out",
         ("out", "bfloat16", 1, 320, None)),
     "a logic bug in a single dtype": (
-        shape(world_sizes=(1, 2)), tables.logic, "ring: dk is wrong in bfloat16, the only",
-        ("dk", "bfloat16", 2, 160, None)),
-    "not finite": (tables.FEW, tables.not_finite, "zigzag: dv is not finite.", ("dv", "bfloat16", 4, 1.15, 0)),
+        shape(world_sizes=(1, 2)), tables.logic, "BUG", "ring: dk", ("dk", "bfloat16", 2, 160, None)),
+    "not finite": (tables.FEW, tables.not_finite, "BUG", "zigzag: dv", ("dv", "bfloat16", 4, 1.15, 0)),
     "more rounding than explained": (
-        shape(variants=("single_device", "ring", "llama3")), tables.excess, "llama3: dk and dv round more",
+        shape(variants=("single_device", "ring", "llama3")), tables.excess, "EXCESS ROUNDING", "llama3: dk and dv",
         ("dk", "bfloat16", 4, 3.45, 0)),
     "two policies": (
-        shape(variants=("single_device", "ring")), tables.two_policies, "ring (lse=bfloat16): out and lse round more",
-        ("out", "bfloat16", 4, 3.45, 0)),
+        shape(variants=("single_device", "ring")), tables.two_policies, "EXCESS ROUNDING",
+        "ring (lse=bfloat16): out and lse", ("out", "bfloat16", 4, 3.45, 0)),
     "lse goes further": (
-        shape(dtypes=("bfloat16", "float64")), tables.lse_further,
-        "No bug found: up to 4 ranks out, dq, dk and dv of every variant stay within 1.15 times", HEALTHY),
+        shape(dtypes=("bfloat16", "float64")), tables.lse_further, "ROUNDING", "up to 4 ranks", HEALTHY),
     "nothing is finite": (
-        shape(variants=("single_device", "ring")), tables.no_number, "ring: out and lse are not finite.",
+        shape(variants=("single_device", "ring")), tables.no_number, "BUG", "ring: out and lse",
         ("out", "bfloat16", 4, float("inf"), None)),
-    "single device has no error": (
-        tables.FEW, tables.endless, "No bug found: up to 4 ranks every variant stays within 1.15 times",
-        ("dk", "bfloat16", 4, 1.15, 0)),
-    "one rank": (shape(variants=("single_device", "bpt"), world_sizes=(1,)), None, "No bug found: at 1 rank",
+    "single device has no error": (tables.FEW, tables.endless, "ROUNDING", "up to 4 ranks", HEALTHY),
+    "one rank": (shape(variants=("single_device", "bpt"), world_sizes=(1,)), None, "ROUNDING", "1 rank",
                  ("dk", "bfloat16", 1, 1.15, None)),
-    "kernels": (shape(variants=("single_device",)), tables.kernels, "fused: dk rounds more",
+    "kernels": (shape(variants=("single_device",)), tables.kernels, "EXCESS ROUNDING", "fused: dk",
                 ("dk", "bfloat16", 1, 2.5, None)),
-    "many variants": (shape(world_sizes=(2,), seeds=(0,)), tables.many_variants, "No bug found: at 2 ranks",
+    "many variants": (shape(world_sizes=(2,), seeds=(0,)), tables.many_variants, "ROUNDING", "up to 2 ranks",
                       ("dk", "bfloat16", 2, 1.26, 0)),
-    "failed": (shape(variants=(), reasons=("no float64", "out of memory")), None,
-               "Nothing was measured. 1 case failed and 1 case is unsupported: out of memory.", None),
-    "partial": (shape(record={"planned": 99, "ended": None}), None, "Partial run (14 of 99 cases). No bug", HEALTHY),
+    "failed": (shape(variants=(), reasons=("no float64", "out of memory")), None, "NOT MEASURED", "", None),
+    "partial": (shape(record={"planned": 99, "ended": None}), None, "INCOMPLETE", "up to 4 ranks", HEALTHY),
 }  # fmt: skip
 
 
@@ -62,43 +61,53 @@ def answer(folder: Path, table: tables.Shape, change: Change | None = None) -> A
 
 @pytest.mark.stress(5)
 @pytest.mark.parametrize("name", EXPECTED)
-def test_the_headline_is_about_the_worst_of_what_is_wrong(name: str, tmp_path: Path, stress: bool) -> None:
-    table, change, first, cell = EXPECTED[name]
+def test_badge_title_and_numbers_are_about_the_worst_of_what_is_wrong(name: str, tmp_path: Path, stress: bool) -> None:
+    table, change, badge, part, cell = EXPECTED[name]
     if stress and change is tables.many_variants:
         change = partial(tables.many_variants, copies=500)
     run = run_of(tmp_path, table, change)
     found = answer_of(material_of(run))
-    assert found.title.startswith(first)
-    assert contradictions(found.title, run.measured) == []
+    assert found.badge == badge
+    assert part in found.title
+    assert contradictions(found.title, found.tiles, run.measured) == []
     worst = found.worst
     seen = worst and (worst.tensor, worst.dtype, worst.world_size, pytest.approx(worst.times, rel=0.01), worst.rank)
     assert seen == cell
+    done = run.cases.loc[run.cases["status"] == "ok"]
+    assert found.tiles[-1].value == str(len(done))
+    assert len(found.tiles) == 1 if cell is None else len(found.tiles) in (3, 4)
 
 
 WRONG = {
-    "lse goes further": (
-        "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error.",
-        "No bug found: out, dq, dk and dv of every variant stay within 1.15 times single device's error.",
-    ),
-    "healthy": (
-        "No bug found: up to 4 ranks every variant stays within 1.05 times single device's error.",
-        "No bug found. Furthest in bfloat16 is dk of ring, 1.25 times at 4 ranks.",
-        "No bug found. Furthest in bfloat16 is dk of ring, 1.15 times at 8 ranks.",
-    ),
-    "a logic bug": (
-        "No bug found: every kernel merely rounds.",
-        "ring: dk is wrong. dk has 160 times single device's error in float16 at 4 ranks.",
-        "zigzag: dk is wrong. dk has 160 times single device's error in bfloat16 at 4 ranks.",
-    ),
-    "not finite": ("No bug found: up to 4 ranks every variant stays within 1.15 times single device's error.",),
+    "healthy": [
+        ("No bug found", [("1.05\N{MULTIPLICATION SIGN}", "single device's error: dk of ring, bfloat16, 4 ranks")]),
+        ("No bug found", [("1.25\N{MULTIPLICATION SIGN}", "single device's error: dk of ring, bfloat16, 4 ranks")]),
+        ("No bug found", [("1.15\N{MULTIPLICATION SIGN}", "single device's error: dk of ring, bfloat16, 8 ranks")]),
+        ("No bug found, " + "but said in too many words, " * 3, []),
+    ],
+    "a logic bug": [
+        ("No bug found: every kernel merely rounds", []),
+        ("ring: dk is wrong", [("160\N{MULTIPLICATION SIGN}", "single device's error: dk of ring, float16, 4 ranks")]),
+        (
+            "zigzag: dk is wrong",
+            [("160\N{MULTIPLICATION SIGN}", "single device's error: dk of zigzag, bfloat16, 4 ranks")],
+        ),
+    ],
+    "not finite": [("No bug found", [])],
 }
 
 
-def test_a_planted_wrong_headline_is_found(tmp_path: Path) -> None:
-    for name, titles in WRONG.items():
+def test_a_planted_wrong_title_or_number_is_found(tmp_path: Path) -> None:
+    for name, told in WRONG.items():
         table, change, *_ = EXPECTED[name]
         measured = run_of(tmp_path / name, table, change).measured
-        assert all(contradictions(wrong, measured) for wrong in titles), name
+        assert all(contradictions(title, tiles, measured) for title, tiles in told), name
+
+
+def test_a_title_has_twelve_words_whatever_it_could_say() -> None:
+    assert within("a b", " c d", before="x: ") == "x: a b c d"
+    assert within("a " * 11 + "a", " c", before="x: ") == "a " * 11 + "a"
+    assert within("a", " b" * 12, " c") == "a c"
 
 
 def test_of_verdicts_alike_the_furthest_leads_and_what_to_take_instead_is_not_flagged_itself(tmp_path: Path) -> None:
@@ -110,11 +119,12 @@ def test_of_verdicts_alike_the_furthest_leads_and_what_to_take_instead_is_not_fl
         return rows
 
     found = answer(tmp_path / "excess", tables.FEW, both)
-    assert found.title.startswith("zigzag: dk and dv round more than the schedule explains. dk has 3.45 times")
+    assert found.title.startswith("zigzag: dk and dv")
+    assert found.tiles[0] == ("3.45\N{MULTIPLICATION SIGN}", "single device's error: dk of zigzag, bfloat16, 4 ranks")
     assert "Also flagged: ring." in found.advice
     assert "instead" not in found.advice
     found = answer(tmp_path / "one", tables.FEW, tables.logic)
-    assert "accuracy experiment=diagnose variant=ring" in found.advice
+    assert found.command == "accuracy experiment=diagnose variant=ring"
     assert "Take zigzag (1.15 times single device's error) instead." in found.advice.unescape()
 
 
@@ -130,9 +140,11 @@ def test_a_user_s_function_is_called_by_what_the_command_line_knows_it_by(tmp_pa
         mine = rows.assign(options="fn=mine.py:ring,layout=bhsd", sharding="zigzag")
         return tables.times(mine, mine["tensor"] == "dk", 1e3)
 
-    advice = answer(tmp_path, tables.FEW, wrong).advice
+    found = answer(tmp_path, tables.FEW, wrong)
     command = "variant=callable variant.callable.fn=mine.py:ring variant.callable.layout=bhsd variant.sharding=zigzag"
-    assert f"accuracy experiment=diagnose {command} names the step" in advice
+    assert found.command == f"accuracy experiment=diagnose {command}"
+    run = run_of(tmp_path / "made", shape(record={"experiment": "diagnose"}), wrong)
+    assert answer_of(material_of(run)).command == ""  # it made the page
 
 
 def test_matrix_and_picture_have_the_worst_first_with_its_ratio(tmp_path: Path) -> None:
@@ -162,7 +174,8 @@ published = pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distributi
 def test_a_measured_table_s_headline_is_not_contradicted_by_it(name: str) -> None:
     run = read_folder(REPORTS / name)
     object.__setattr__(run, "record", {**run.record, "experiment": "adhoc"})
-    assert contradictions(answer_of(material_of(run)).title, run.measured) == []
+    found = answer_of(material_of(run))
+    assert contradictions(found.title, found.tiles, run.measured) == []
 
 
 @published
@@ -170,9 +183,9 @@ def test_a_published_answer_leads_where_the_table_bears_it_out_and_else_the_verd
     """That tables bear an Answer out is held by `make lint`. Of all the worst would be zigzag's, diagonal last."""
     run = read_folder(REPORTS / "remedies" / "nvidia-h200-x2")
     found = answer_of(material_of(run))
-    assert found.title == prose.answer("remedies")[0]
+    assert found.advice == prose.answer("remedies") != ""
     assert found.worst is not None
     assert found.worst.named == "ring"  # the case that the Answer names
     worse = tables.times(run.results, run.results["rank"] >= -1, 10.0)
     object.__setattr__(run, "results", worse)
-    assert answer_of(material_of(run)).title != found.title
+    assert answer_of(material_of(run)).advice != found.advice

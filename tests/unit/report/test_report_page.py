@@ -15,6 +15,7 @@ from tests.processes import python
 from tests.unit.report import page_check
 from tests.unit.report.embedded_rows import embedded
 from tests.unit.report.synthetic import HOSTILE, HOSTILE_SHAPE, Shape, write_large_run, write_run
+from tests.unit.report.tables import Change, run_of, shape
 
 pytestmark = pytest.mark.xdist_group("page")  # which is written once
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from accuracy.cli.report import main; sys.exit(main())"
@@ -59,22 +60,34 @@ def test_the_page_needs_no_torch_and_its_bytes_are_the_same_again(folder: Path, 
     done = python("-c", WITHOUT_TORCH, str(tmp_path), PYTHONHASHSEED="7")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == str(tmp_path / "report.html")
-    assert len(done.stdout.splitlines()) == 4
+    assert len(done.stdout.splitlines()) == 5
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
 
 
 def test_a_terminal_and_the_rows_inside_say_what_the_table_says(
     folder: Path, summary: ReportSummary, page: str
 ) -> None:
-    title, advice, facts = summary.lines
-    assert title == summary.answer.title
-    assert "2.30 times" in title  # 1.15 * 4^0.5
+    title, numbers, advice, facts = summary.lines
+    assert title == f"{summary.answer.badge}: {summary.answer.title}"
+    assert numbers.startswith("2.30\N{MULTIPLICATION SIGN} ")  # 1.15 * 4^0.5
     assert advice
-    assert facts.endswith("1 case failed · 1 case unsupported")
+    assert "1 failed, 1 unsupported" in numbers
+    assert facts.endswith("2 seeds")
     assert "What to take, bfloat16" in page
     content, run = embedded(page), read_folder(folder)
     assert sorted(content["case_id"]) == sorted(run.results["case_id"])
     assert len(set(content["command"])) == len(run.cases)
+
+
+def test_a_user_s_report_has_no_notes_of_our_experiments(tmp_path: Path) -> None:
+    def page_of(name: str, change: Change | None = None) -> str:
+        run_of(tmp_path / name, shape(record={"experiment": "demo"}), change)
+        return write_report(tmp_path / name).path.read_text(encoding="utf-8")
+
+    assert 'id="claims"' in page_of("ours")
+    page = page_of("theirs", lambda rows: rows.assign(options="fn=mine.py:ring"))
+    assert 'id="claims"' not in page
+    assert 'href="#claims"' not in page
 
 
 def test_infinite_zero_and_missing_numbers_have_a_place(folder: Path, tmp_path: Path) -> None:
@@ -92,7 +105,8 @@ def test_a_run_killed_midway_or_with_a_broken_record_is_reported(tmp_path: Path)
     shape = Shape(("ring",), ("bfloat16",), (2,), (0,), ("out",), record={"planned": 99, "ended": None})
     folder = write_run(tmp_path / "killed", shape, positions=False)
     summary = write_report(folder)
-    assert summary.lines[0].startswith("Partial run (")
+    assert summary.answer.badge == "INCOMPLETE"
+    assert summary.answer.tiles[-1].value == "1"
     assert "Partial run: " in summary.path.read_text(encoding="utf-8")
     for record in (None, "", "[]", '{"provenance": 3, "config": [], "planned": "many"}'):
         (folder / "run.json").unlink(missing_ok=True)
