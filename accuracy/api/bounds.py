@@ -19,7 +19,7 @@ from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
 from accuracy.runtime import arithmetic
 
-HOW = ("causal", "softmax_scale", "window", "documents", "softcap", "sinks", "attn_mask", "rows")
+HOW = ("causal", "softmax_scale", "window", "documents", "softcap", "sinks", "attn_mask", "rows", "dlse")
 """Keywords that say which attention it is."""
 
 
@@ -35,6 +35,7 @@ class Attention:
     sinks: Sequence[float] | Tensor = ()
     attn_mask: Tensor | None = None
     rows: Sequence[int] | Tensor | None = None
+    dlse: Tensor | None = None
     pieces: int = 1
 
     def check(self, q: Tensor, k: Tensor) -> None:
@@ -62,6 +63,13 @@ class Attention:
             _check_mask(self.attn_mask, q, k)
         if self.rows is not None:
             self.tokens(q.shape[1], keys)
+        full = q.shape[0], heads, q.shape[1]
+        given = self.dlse
+        if given is not None and not (isinstance(given, Tensor) and given.is_floating_point() and given.shape == full):
+            shown = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+            raise ConfigError(
+                f"dlse came as {shown}; give the gradient of lse, numbers of the shape (B, H, Sq) = {full}"
+            )
 
     def tokens(self, queries: int, keys: int) -> Tensor:
         """rows as positions of tokens. Raises ConfigError."""
@@ -78,8 +86,7 @@ class Attention:
         mask = self.attn_mask
         if mask is None:
             return None
-        mask = mask.detach()
-        return mask.reshape((1,) * (4 - mask.dim()) + tuple(mask.shape)).expand(-1, -1, queries, keys)
+        return in_four(mask).expand(-1, -1, queries, keys)
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,7 @@ class Exact:
         """The same of some tokens alone."""
 
         def chosen(name: str, x: Any) -> Any:
-            if name == "dsink" or not isinstance(x, Tensor):  # which is of all rows; a shift that is a number
+            if name in ("dsink", "dbias") or not isinstance(x, Tensor):  # of all rows; a shift that is a number
                 return x
             return x.index_select(2 if name in ("lse", "delta") else 1, tokens.to(x.device))
 
@@ -114,8 +121,8 @@ def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: A
     q, dout: (B, Sq, H, D), k, v: (B, S, Hk, D), of one dtype. how: causal=False (the last query sees the last key),
     softmax_scale=D**-0.5, window, documents (lengths), softcap, sinks (a logit a head), attn_mask (True where a query
     sees a key, or what is added to the scores, broadcast to (B, H, Sq, S)), rows (positions of tokens, of which alone
-    bounds are returned); policy: `loosest` or `kernel`, or an `accuracy.bound.policy.Policy`; pieces: ranks or chunks
-    that are merged.
+    bounds are returned), dlse (B, H, Sq), the gradient of lse, where it has one; policy: `loosest` or `kernel`, or an
+    `accuracy.bound.policy.Policy`; pieces: ranks or chunks that are merged.
 
     Of each tensor, in its shape and float64: `certain`, which no implementation within the policy exceeds: an error
     beyond it is no rounding; `likely(p)`, exceeded with a chance of p at most where roundings are independent. Their
@@ -130,32 +137,42 @@ def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: A
 
 def exact(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None, attention: Attention, policy: str | Policy,
-    stored_lse: str | None = None, stored_dsink: str | None = None,
+    stored_lse: str | None = None, stored_dsink: str | None = None, stored_dbias: str | None = None,
 ) -> Exact:  # fmt: skip
     """Return the reference and the bounds for checked arguments. dout None: gradients are those of no dout, zero;
-    stored_dsink: the dtype of dsink, None: it is not asked about."""
+    stored_dsink, stored_dbias: the dtype of dsink, of attn_mask's gradient; None: it is not asked about."""
     word = str(q.dtype).removeprefix("torch.")
     rounding = policy if isinstance(policy, Policy) else _named(policy, word, attention.pieces, stored_lse)
+    if attention.dlse is not None or stored_dbias is not None:
+        rounding = replace(rounding, reads="anything")
     scale = attention.softmax_scale
     dout = torch.zeros_like(q[..., :1]).expand(*q.shape[:-1], v.shape[-1]) if dout is None else dout
     how: dict[str, Any] = {
         "scale": q.shape[-1] ** -0.5 if scale is None else float(scale), "causal": attention.causal,
         "window": attention.window, "documents": attention.documents, "softcap": attention.softcap,
         "sinks": [float(each) for each in attention.sinks], "mask": attention.mask(q.shape[1], k.shape[1]),
+        "dlse": attention.dlse,
     }  # fmt: skip
+    if stored_dbias is not None and attention.attn_mask is not None:
+        how["of_bias"] = in_four(attention.attn_mask).shape
     try:
         with arithmetic.exact(), torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             reference = float64.attention(q, k, v, dout, **how)
             if attention.attn_mask is not None and bool(reference.lse.isneginf().any()):
                 raise ValueError("attn_mask hides all keys of some query; what its out should be nobody has agreed on")
-            found = running_bounds(q, k, v, dout, reference, rounding, **how)
+            found = running_bounds(q, k, v, dout, reference, rounding, stored_dbias=stored_dbias or "", **how)
             if stored_dsink is not None:
                 sinks = torch.tensor(how["sinks"], dtype=torch.float64, device=q.device)
-                found["dsink"] = of_sinks(reference, found, sinks, dout, rounding, stored_dsink)
+                found["dsink"] = of_sinks(reference, found, sinks, dout, rounding, stored_dsink, attention.dlse)
     except ValueError as error:  # a row that sees no key
         raise ConfigError(str(error)) from None
     every = Exact(reference, found, rounding)
     return every if attention.rows is None else every.of_rows(attention.tokens(q.shape[1], k.shape[1]))
+
+
+def in_four(x: Tensor) -> Tensor:
+    """Return a mask or a bias, or the gradient of one, detached and with four dimensions."""
+    return x.detach().reshape((1,) * (4 - x.dim()) + tuple(x.shape))
 
 
 def word_of(dtype: torch.dtype) -> str:

@@ -8,6 +8,7 @@ correlation is 0 to within 1 / sqrt(elements), and negative where the other way 
 """
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,13 +38,13 @@ def in_tf32(
     tensors: tuple[Tensor, Tensor, Tensor, Tensor | None],
     truth: Exact,
     attention: Attention,
-    stored_dsink: str | None = None,
+    **stored: Any,
 ) -> tuple[str, Exact] | None:
     """Return how a function's operands were rounded, and the reference and bounds of attention in TF32; None where out
     bears no mark of it.
 
     out: (B, Sq, H, D), float32, of a function of `tensors`, q, k, v, dout; truth: of the same in float32;
-    stored_dsink: as in `exact`.
+    stored: as in `exact`.
     """
     error = out.double() - truth.reference.out
     if out.dtype != torch.float32 or not error.isfinite().all():
@@ -52,7 +53,7 @@ def in_tf32(
     for way in WAYS:
         own = rounded(q, way), rounded(k, way), rounded(v, way), None if dout is None else rounded(dout, way)
         inside = policy.cast(truth.policy, "tf32")
-        found = exact(*own, attention=attention, policy=inside, stored_dsink=stored_dsink)
+        found = exact(*own, attention=attention, policy=inside, **stored)
         known = found.reference.out - truth.reference.out
         size, most = float(error.norm()), MOST * float(known.norm())
         if most >= size and float((error * known).sum()) > ALIKE * size * most / MOST:

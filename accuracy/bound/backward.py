@@ -28,10 +28,10 @@ class Sums:
             mine[place] += other
 
 
-def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[Sums, Sums, Sums]:
-    """The sums of dq (R, D), dk and dv (C, D)."""
+def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[Sums, Sums, Sums, Sums | None]:
+    """The sums of dq (R, D), dk and dv (C, D), and the terms of a bias (R, C) where they are asked for."""
     u, scale, p = policy.u, rows.scale, found.p
-    weight, count = unit(policy.weights), policy.weight_roundings
+    weight, count = unit(policy.weights), policy.weight_roundings + (rows.dlse is not None)  # dS in two parts
     dp = rows.dout @ rows.v.T
     level = found.top + rows.lse.abs() + (found.terms + 1).log()
     read = done.lse + unit(policy.lse) * rows.lse.abs() * (policy.lse != policy.stored_lse)
@@ -42,25 +42,37 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
     slope_error: Tensor | float = 0.0
     if rows.softcap is not None:
         slope_error = 2 * found.score_error / rows.softcap + 8 * u
-    ds = p * (dp - rows.delta)
-    off = p * (1 + exponent) * (dp_error + delta + 4 * u * (dp.abs() + rows.delta.abs())) + exponent * ds.abs()
+    pull, pulls = rows.delta, rows.delta.abs()
+    ds = p * (dp - pull)
+    size, ds2 = ds.abs(), ds.square()
+    if rows.dlse is not None:  # a part of its own, which may be off otherwise
+        pull, pulls, part = pull - rows.dlse, pulls + rows.dlse.abs(), p * rows.dlse
+        ds, size, ds2 = ds + part, size + part.abs(), ds2 + part.square()
+    off = p * (1 + exponent) * (dp_error + delta + 4 * u * (dp.abs() + pulls)) + exponent * size
     if count > 1:  # P is stored before dS is made of it
-        off += underflow(policy.weights) * rows.visible * (dp.abs() + dp_error + rows.delta.abs() + delta)
-    off = off * (found.slope + slope_error) + ds.abs() * slope_error
-    ds = ds * found.slope
+        off += underflow(policy.weights) * rows.visible * (dp.abs() + dp_error + pulls + delta)
     smallest = underflow(policy.weights) * (max(1.0, 1 / scale) if count == 1 else 1 + 1 / scale)
-    off = off * (1 + weight) ** count + ((1 + weight) ** count - 1) * ds.abs() + smallest * rows.visible
+
+    def stored(off: Tensor, size: Tensor) -> Tensor:
+        return off * (1 + weight) ** count + ((1 + weight) ** count - 1) * size + smallest * rows.visible
+
+    of_bias = (stored(off, size), size, ds2) if rows.of_bias else None
+    off = off * (found.slope + slope_error) + size * slope_error
+    ds, size, ds2 = ds * found.slope, size * found.slope, ds2 * found.slope**2
+    off = stored(off, size)
     off_p = p * weights + underflow(policy.weights) * rows.visible
 
-    p2, ds2, pulled = p.square(), ds.square(), p * found.slope
+    p2, pulled = p.square(), p * found.slope
     of_weights = count * weight**2 / 3
     least = underflow(policy.weights) ** 2 / 3 * rows.visible
     read_variance = done.lse_variance + (unit(policy.lse) ** 2 / 3 * rows.lse.square())
     off2 = pulled.square() * dp_variance + ds2 * (found.variance + of_weights + 6 * u**2) + least * max(1.0, scale**-2)
-    off2 += tiny_weights(p, dp - rows.delta, found.slope, policy)
+    off2 += tiny_weights(p, dp - pull, found.slope, policy)
     off2_p = p2 * (found.variance + read_variance + of_weights) + least
     k2, q2, dout2 = rows.k.square(), rows.q.square(), rows.dout.square()
-    shared = delta_variance * (pulled @ rows.k).square() * scale**2 + read_variance * rows.dq.square()
+    mean = scale * (pulled @ rows.k)
+    of_lse = 0.0 if rows.dlse is None else rows.dlse * mean
+    shared = delta_variance * mean.square() + read_variance * ((rows.dq - of_lse).square() + of_lse**2)
     of_dq = scale**2 * (off2 @ k2) + shared
     whole = off2 + pulled.square() * delta_variance + ds2 * read_variance
     both, together = pulled * (dp_variance + delta_variance).sqrt(), (pulled * dp_variance.sqrt()) @ rows.k
@@ -75,16 +87,21 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
         both = both + policy.shift_spread * pulled * torch.hypot(dp, rows.delta.expand_as(dp)).copysign(dp)
         together = together + policy.shift_spread * (pulled * dp) @ rows.k
     dq = Sums(
-        scale * (off @ rows.k.abs()), scale * (ds.abs() @ rows.k.abs()), of_dq, scale**2 * (ds2 @ k2), scale * together
+        scale * (off @ rows.k.abs()), scale * (size @ rows.k.abs()), of_dq, scale**2 * (ds2 @ k2), scale * together
     )
     dk = Sums(
-        scale * (off.T @ rows.q.abs()), scale * (ds.abs().T @ rows.q.abs()),
+        scale * (off.T @ rows.q.abs()), scale * (size.T @ rows.q.abs()),
         scale**2 * (whole.T @ q2), scale**2 * (ds2.T @ q2), scale * (both.T @ rows.q),
     )  # fmt: skip
     dv = Sums(
         off_p.T @ rows.dout.abs(), p.T @ rows.dout.abs(), off2_p.T @ dout2, p2.T @ dout2, torch.zeros_like(rows.v)
     )
-    return dq, dk, dv
+    if of_bias is None:
+        return dq, dk, dv, None
+    error, size, ds2 = of_bias
+    variance = p2 * (dp_variance + delta_variance) + ds2 * (found.variance + of_weights + 6 * u**2 + read_variance)
+    variance += least * max(1.0, scale**-2) + tiny_weights(p, dp - pull, 1.0, policy)
+    return dq, dk, dv, Sums(error, size, variance, ds2, p * (dp_variance + delta_variance).sqrt())
 
 
 def finished(sums: Sums, reference: Tensor, terms: Tensor, heads: int, policy: Policy) -> tuple[Tensor, Tensor]:
@@ -145,6 +162,8 @@ def _delta(
     rounding = unit(policy.products) if policy.products != policy.sums else 0.0
     tiny = underflow(policy.products) if rounding else 0.0
     error = torch.maximum(of_out, of_p) * (1 + rounding) + rounding * rows.delta.abs() + tiny
+    added = 0.0 if rows.dlse is None else rows.dlse.abs()
+    error = error + rounding * added
     products = rows.dout * rows.out
     of_weights = policy.weight_roundings * unit(policy.weights) ** 2 / 3
     rounded = of_weights if found.linked is None else found.linked.weight
@@ -152,6 +171,7 @@ def _delta(
     if policy.reads == "weights" and found.linked is not None:
         return error, of_delta(rows, found, dp, policy) + moved.sum(1, keepdim=True)
     variance = (rows.dout.square() * done.own_variance).sum(1, keepdim=True) + moved.sum(1, keepdim=True)
+    variance += (rounding**2 + u**2) / 3 * added**2
     variance += (rounding**2 / 3 + policy.alike * of_weights + policy.shift_spread**2) * rows.delta.square()
     variance += 2 * done.shared * rows.delta.square()  # twice: the weights are off by the same factor
     variance += rows.delta.square().clamp(max=tiny**2 / 3)

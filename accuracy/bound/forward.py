@@ -30,7 +30,8 @@ class Rows:
     """Some rows of one query head, and the keys from the first that one of them sees to the last: float64 matrices q,
     dout, out, dq (R, D), k, v (C, D), columns lse, delta (R, 1) of the exact result; visible: (R, C), 1 or 0; bias:
     what a mask adds to the scores (R, C); lost: rows to all of whose scores it adds so much that nothing else is left
-    (R, 1); ties: whether rows of dout, and of v, occur more than once in the head."""
+    (R, 1); ties: whether rows of dout, and of v, occur more than once in the head; dlse: the gradient of lse (R, 1), if
+    it has one; of_bias: whether the gradient of what is added to the scores is asked for."""
 
     q: Tensor
     k: Tensor
@@ -47,6 +48,8 @@ class Rows:
     softcap: float | None = None
     sink: float | None = None
     ties: tuple[bool, bool] = (True, True)
+    dlse: Tensor | None = None
+    of_bias: bool = False
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,10 @@ def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
         out += (out + rows.out.abs()) * (of_lse + unit(policy.lse) * rows.lse.abs()).expm1()
     out += 6 * policy.merges * unit(policy.partial) * rows.v.abs().amax(0) + roundings * underflow(policy.partial)
     out += half_spacing(rows.out.abs() + out, policy.dtype) + flushed(rows.out, policy.dtype)
-    lse = -left.log() + of_lse
+    apart, depth = _below_peak(p)
+    coarse = unit(policy.stored_lse) * (policy.stored_lse != policy.sums)  # then all of logsumexp may be
+    more = (p * plain * (coarse * apart).expm1()).sum(1, keepdim=True) * (1 + short) ** policy.weight_roundings
+    lse = -(left - more).clamp_(min=0.0).log() + of_lse + coarse * depth
     lse = lse + 2 * policy.merges * unit(policy.lse) * level
     lse = lse + half_spacing(rows.lse.abs() + lse, policy.stored_lse)
     return Forward(out, lse, *_variances(rows, found, policy, roundings))
@@ -231,9 +237,19 @@ def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> 
     else:
         lse += sum(half_spacing(x, policy.sums).square() for x in (rows.lse, link.peak)) * 2 / 3
     lse += policy.merges * unit(policy.lse) ** 2 / 3 * found.level.square()
+    if policy.stored_lse != policy.sums:
+        apart, depth = _below_peak(found.p)
+        lse += unit(policy.stored_lse) ** 2 / 3 * ((square * apart.square()).sum(1, keepdim=True) + depth.square())
     if link is None or policy.stored_lse != policy.sums:
         lse += half_spacing(rows.lse, policy.stored_lse).square() / 3
     return out, lse, own, lse - of_scores, shared
+
+
+def _below_peak(p: Tensor) -> tuple[Tensor, Tensor]:
+    """How far scores are below the largest of their row (R, C), and how far that is below lse (R, 1)."""
+    exponent = p.clamp(min=1e-300).log()
+    peak = exponent.amax(1, keepdim=True)
+    return (peak - exponent) * (p > 0), peak.abs()
 
 
 def _through_lse(rows: Rows, found: Scores, policy: Policy) -> Tensor:

@@ -6,7 +6,7 @@ reference: memory linear in the sequence length. The derivation, its assumptions
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from accuracy.bound.policy import Policy
 from accuracy.bound.shifted import shifted
 from accuracy.core.dtype import REFERENCE_ERROR
 from accuracy.core.errors import ConfigError
-from accuracy.reference.float64 import Reference, seen_keys
+from accuracy.reference.float64 import Reference, add_to_bias, seen_keys
 
 BLOCK_ELEMENTS = 2**21
 """Scores held at once; about 25 such float64 matrices live at a time (400 MiB)."""
@@ -51,14 +51,17 @@ def bounds(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, reference: Reference, policy: Policy, *, scale: float,
     causal: bool, top_left: bool = False, window: int | None = None, documents: Sequence[int] = (),
     softcap: float | None = None, sinks: Sequence[float] = (), mask: Tensor | None = None,
+    dlse: Tensor | None = None, of_bias: Sequence[int] = (1, 1, 0, 0),
+    stored_dbias: str = "",
 ) -> dict[str, Bound]:  # fmt: skip
-    """The bounds of out, dq (B, Sq, H, D), lse (B, H, Sq), dk, dv (B, S, Hk, D), float64. Arguments as those of
-    `accuracy.reference.float64.attention`, whose result `reference` is."""
+    """The bounds of out, dq (B, Sq, H, D), lse (B, H, Sq), dk, dv (B, S, Hk, D), dbias, float64. Arguments as those of
+    `accuracy.reference.float64.attention`, whose result `reference` is; stored_dbias: the dtype of dbias."""
     seen = seen_keys(q.shape[1], k.shape[1], causal, top_left, window, documents)
     share = q.shape[2] // k.shape[2]
     zeros = {name: torch.zeros_like(getattr(reference, name)) for name in ("out", "lse", "dq")}
     found = {name: Bound(like.clone(), like) for name, like in zeros.items()}
-    sums = {name: Sums(*(torch.zeros_like(getattr(reference, name)) for _ in range(5))) for name in ("dk", "dv")}
+    summed = ("dk", "dv", "dbias") if reference.dbias.numel() else ("dk", "dv")
+    sums = {name: Sums(*(torch.zeros_like(getattr(reference, name)) for _ in range(5))) for name in summed}
     shifts = {name: torch.zeros_like(getattr(reference, name)) for name in found | sums} if policy.shifts else {}
     terms_of_key = torch.zeros(k.shape[1], 1, dtype=torch.float64, device=q.device)
     for item in range(q.shape[0]):
@@ -72,11 +75,12 @@ def bounds(
                     q=q[item, rows, head].double(), k=k[item, keys, kv].double(), v=v[item, keys, kv].double(),
                     dout=dout[item, rows, head].double(), out=reference.out[item, rows, head],
                     delta=reference.delta[item, head, rows, None], dq=reference.dq[item, rows, head], scale=scale,
-                    softcap=softcap, sink=sinks[head] if sinks else None, ties=ties, **shown,
+                    softcap=softcap, sink=sinks[head] if sinks else None, ties=ties, of_bias="dbias" in sums,
+                    dlse=None if dlse is None else dlse[item, head, rows, None].double(), **shown,
                 )  # fmt: skip
                 scored = scores(part, policy)
                 done = forward(part, scored, policy)
-                dq, dk, dv = backward(part, scored, done, policy)
+                dq, dk, dv, dbias = backward(part, scored, done, policy)
                 here, there = (item, rows, head), (item, keys, kv)
                 if shifts:
                     mean = shifted(part, scored, policy)
@@ -89,6 +93,10 @@ def bounds(
                 _fill(found["dq"], here, *finished(dq, part.dq, scored.terms, 1, policy))
                 sums["dk"].add(there, dk)
                 sums["dv"].add(there, dv)
+                if dbias is not None:
+                    own = item % of_bias[0], head % of_bias[1]
+                    for mine, terms in zip(vars(sums["dbias"]).values(), vars(dbias).values(), strict=True):
+                        add_to_bias(mine[own], rows, keys, terms)
                 if item == head == 0:
                     terms_of_key[keys] += visible.sum(0)[:, None]
     terms = terms_of_key[None, :, None]
@@ -96,6 +104,13 @@ def bounds(
         found[name] = Bound(*finished(sums[name], getattr(reference, name), terms, share, policy))
         if shifts:
             shifts[name] += policy.lost(getattr(reference, name), sums[name].size, terms * share)
+    if "dbias" in sums:
+        every = reference.lse.numel() * k.shape[1]
+        terms = torch.full_like(reference.dbias[:1, :1, :1, :1], every / reference.dbias.numel())
+        if of_bias[2] > 1:  # no rows are summed
+            sums["dbias"].together.zero_()
+        stored = replace(policy, dtype=stored_dbias)
+        found["dbias"] = Bound(*finished(sums["dbias"], reference.dbias, terms, 1, stored))
     for name, bound in found.items():  # the reference and this pass are computed in float64: what they err by is added
         exact = getattr(reference, name)
         size = REFERENCE_ERROR * (exact.abs() + exact.square().mean().sqrt())

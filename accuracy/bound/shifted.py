@@ -32,7 +32,7 @@ def shifted(rows: Rows, found: Scores, policy: Policy) -> Shifted:
     moved = p * (exponent - lse)  # of the weights, normalised
     out = policy.lost(rows.out, p @ rows.v.abs(), found.terms) + moved @ rows.v
     delta = (rows.dout * out).sum(1, keepdim=True)
-    off = rows.dout @ rows.v.T - rows.delta
+    off = rows.dout @ rows.v.T - (rows.delta if rows.dlse is None else rows.delta - rows.dlse)
     of_ds = slope * (moved * off + p * (lost(rows.dout, rows.v.T, policy) - delta))
     size = scale * (p * slope * off).abs() @ rows.k.abs()
     dq = scale * (of_ds @ rows.k) + policy.lost(rows.dq, size, found.terms)

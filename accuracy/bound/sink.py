@@ -17,9 +17,11 @@ SHARED = 4.0
 
 
 def of_sinks(
-    reference: Reference, bounds: dict[str, Bound], sinks: Tensor, dout: Tensor, policy: Policy, stored: str
-) -> Bound:
-    """The bound of dsink, (1, 1, H). sinks: (H,), float64; dout: (B, Sq, H, D); stored: the dtype of dsink."""
+    reference: Reference, bounds: dict[str, Bound], sinks: Tensor, dout: Tensor, policy: Policy, stored: str,
+    dlse: Tensor | None = None,
+) -> Bound:  # fmt: skip
+    """The bound of dsink, (1, 1, H). sinks: (H,), float64; dout: (B, Sq, H, D); stored: the dtype of dsink; dlse: (B,
+    H, Sq), the gradient of lse, which goes to the sink by the same weight."""
     u, short, products = policy.u, unit(policy.weights), unit(policy.products)
     logits = sinks[None, :, None]
     weights = torch.exp(logits - reference.lse)
@@ -28,7 +30,7 @@ def of_sinks(
     varies = (square * (bounds["out"].variance + products**2 * reference.out.square())).sum(-1).transpose(1, 2)
     exponent = u * (policy.exponential + 12 * (logits.abs() + reference.lse.abs()))
     relative = torch.expm1(bounds["lse"].certain + exponent) + 2 * short
-    terms = weights * reference.delta
+    terms = weights * (reference.delta.abs() + (0.0 if dlse is None else dlse.double().abs()))
     count = terms.shape[0] * terms.shape[2]
     added = policy.chain(count) * u + policy.pieces * unit(policy.partial)
     certain = (terms.abs() * (relative + added) + weights * (1 + relative) * of_delta).sum((0, 2))

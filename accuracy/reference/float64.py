@@ -8,6 +8,8 @@ kernels or the merge: the formulas are written out from the definition,
 
 with whole rows at a time, so that no online softmax is needed. A cap c makes the scores c tanh(s / c), and ds has one
 more factor, 1 - tanh(s / c)^2. A sink is one more score in the sum of lse, and dsink = - sum exp(sink - lse) delta.
+Where lse has a gradient too, delta - dlse stands in the place of delta in ds and dsink. A bias is added to the capped
+scores; its gradient is ds without the cap's factor, summed over what it is broadcast to.
 Dropout multiplies p by factors f, which are given: out = (f p) v, dv = (f p)^T dout, ds = p (f (dout v^T) - delta).
 The scale stays a Python float (float64) throughout.
 """
@@ -35,7 +37,7 @@ for _function in (torch.exp, torch.log, torch.tanh):
 @dataclass(frozen=True)
 class Reference:
     """out (B, Sq, H, Dv), dq (B, Sq, H, D), dk (B, S, Hk, D), dv (B, S, Hk, Dv), lse, delta (B, H, Sq), float64;
-    dsink (1, 1, H), without sinks (1, 1, 0)."""
+    dsink (1, 1, H), without sinks (1, 1, 0); dbias as the bias, four dimensions, where it is asked for."""
 
     out: Tensor
     lse: Tensor
@@ -44,21 +46,23 @@ class Reference:
     dv: Tensor
     delta: Tensor
     dsink: Tensor = field(default_factory=lambda: torch.zeros(1, 1, 0, dtype=torch.float64))
+    dbias: Tensor = field(default_factory=lambda: torch.zeros(1, 1, 0, 0, dtype=torch.float64))
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, scale: float, causal: bool, top_left: bool = False,
     window: int | None = None, documents: Sequence[int] = (), softcap: float | None = None,
     sinks: Sequence[float] = (), dropped: Callable[[int, int, slice, slice], Tensor] | None = None,
-    mask: Tensor | None = None,
+    mask: Tensor | None = None, dlse: Tensor | None = None, of_bias: Sequence[int] = (1, 1, 0, 0),
 ) -> Reference:  # fmt: skip
     """The reference for q (B, Sq, H, D), k (B, S, Hk, D), v (B, S, Hk, Dv) and dout (B, Sq, H, Dv) of any dtype.
 
     See `seen_keys` for the mask. dropped: the factors f, float64 (queries, keys), of an item, a query head, and a range
     of queries and one of keys. mask: another one beside the first, (1 or B, 1 or H, Sq, S): bool, true where a key is
     seen, or numbers that are added to the scores; a row that it leaves no key has out 0, lse -inf and no gradients.
-    Raises ValueError where a query would see no key, and RuntimeError when TF32 or autocast could touch the
-    computation.
+    dlse: (B, H, Sq), the gradient of lse. of_bias: the shape of a bias whose gradient is asked for, (1 or B, 1 or H,
+    1 or Sq, 1 or S). Raises ValueError where a query would see no key, and RuntimeError when TF32 or autocast could
+    touch the computation.
     """
     assert_exact_arithmetic(q.device.type)
     batch, length, heads, _ = q.shape
@@ -66,14 +70,17 @@ def attention(
     out, dq, dk, dv = (torch.zeros(x.shape, dtype=torch.float64, device=x.device) for x in (dout, q, k, v))
     lse, delta = (q.new_empty(batch, heads, length, dtype=torch.float64) for _ in range(2))
     dsink = torch.zeros(1, 1, len(sinks), dtype=torch.float64, device=q.device)
-    reference = Reference(out, lse, dq, dk, dv, delta, dsink)
+    dbias = torch.zeros(*of_bias, dtype=torch.float64, device=q.device)
+    reference = Reference(out, lse, dq, dk, dv, delta, dsink, dbias)
     share = heads // k.shape[2]
     for item in range(batch):
         for head_kv in range(k.shape[2]):
             for head in range(head_kv * share, (head_kv + 1) * share):
                 factors = None if dropped is None else partial(dropped, item, head)
                 own = None if mask is None else mask[item % mask.shape[0], head % mask.shape[1]]
-                _one_head(reference, item, head, head_kv, q, k, v, dout, scale, seen, softcap, sinks, factors, own)
+                through = None if dlse is None else dlse[item, head].double()[:, None]
+                given = (q, k, v, dout, scale, seen, softcap, sinks, factors, own, through)
+                _one_head(reference, item, head, head_kv, *given)
     return reference
 
 
@@ -111,12 +118,13 @@ def assert_exact_arithmetic(device: str) -> None:
 def _one_head(
     reference: Reference, item: int, head: int, head_kv: int, q: Tensor, k: Tensor, v: Tensor, dout: Tensor,
     scale: float, seen: Tensor, softcap: float | None, sinks: Sequence[float],
-    factors: Callable[[slice, slice], Tensor] | None, mask: Tensor | None,
+    factors: Callable[[slice, slice], Tensor] | None, mask: Tensor | None, dlse: Tensor | None,
 ) -> None:  # fmt: skip
     """Fill one query head's out, lse, dq, delta; add to its key/value head's dk, dv."""
     query, gradient = q[item, :, head].double(), dout[item, :, head].double()
     key, value = k[item, :, head_kv].double(), v[item, :, head_kv].double()
     dk, dv = torch.zeros_like(key), torch.zeros_like(value)
+    dbias = reference.dbias[item % reference.dbias.shape[0], head % reference.dbias.shape[1]]
     for first, last in _row_blocks(query.shape[0], key.shape[0]):
         any_row, every_row = _common_keys(seen[first:last])
         scores = (query[first:last] @ key[any_row].T).mul_(scale)
@@ -149,11 +157,14 @@ def _one_head(
         delta = (gradient[first:last] * out).sum(dim=1, keepdim=True)
         slope = gradient[first:last] @ value[any_row].T
         slope = slope if factor is None else slope.mul_(factor)
-        slope.sub_(delta).mul_(weights)
+        pull = delta if dlse is None else delta - dlse[first:last]
+        slope.sub_(pull).mul_(weights)
+        if dbias.numel():
+            add_to_bias(dbias, slice(first, last), any_row, slope)
         if slope_of_cap is not None:
             slope.mul_(slope_of_cap)
         if sinks:
-            reference.dsink[0, 0, head] -= (torch.exp(sinks[head] - lse) * delta).sum()
+            reference.dsink[0, 0, head] -= (torch.exp(sinks[head] - lse) * pull).sum()
         reference.out[item, first:last, head] = out
         reference.lse[item, head, first:last] = (lse if mask is None else lse + absorbed).squeeze(1)
         reference.delta[item, head, first:last] = delta.squeeze(1)
@@ -184,6 +195,15 @@ def _add(scores: Tensor, mask: Tensor) -> None:
         scores.masked_fill_(~mask, -torch.inf)
     else:
         scores.add_(mask)
+
+
+def add_to_bias(sum_: Tensor, rows: slice, keys: slice, terms: Tensor) -> None:
+    """Add what some rows and keys give to a bias, (Sq or 1, S or 1), in place."""
+    if sum_.shape[0] == 1:
+        rows, terms = slice(0, 1), terms.sum(0, keepdim=True)
+    if sum_.shape[1] == 1:
+        keys, terms = slice(0, 1), terms.sum(1, keepdim=True)
+    sum_[rows, keys] += terms
 
 
 def _row_blocks(length: int, keys: int) -> Iterator[tuple[int, int]]:

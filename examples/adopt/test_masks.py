@@ -22,6 +22,29 @@ def test_a_bias():
     accuracy.assert_close(F.scaled_dot_product_attention, Q, K, V, dout=DOUT, layout="bhsd", attn_mask=BIAS)
 
 
+def test_a_bias_and_its_gradient():
+    bias = BIAS.clone().requires_grad_()
+    errors = accuracy.assert_close(F.scaled_dot_product_attention, Q, K, V, dout=DOUT, layout="bhsd", attn_mask=bias)
+    assert "dbias" in errors
+
+
+def test_a_bias_gradient_of_one_head_alone_is_found():
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, bias):
+            return bias.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient[:1].expand_as(gradient)
+
+    def attention(q, k, v, attn_mask):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=Wrong.apply(attn_mask))
+
+    with pytest.raises(AssertionError, match="dbias is wrong"):
+        accuracy.assert_close(attention, Q, K, V, dout=DOUT, layout="bhsd", attn_mask=BIAS.clone().requires_grad_())
+
+
 def test_a_mask_that_lets_one_key_too_many_pass_is_found():
     def wrong(q, k, v, attn_mask):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask | torch.eye(96, dtype=torch.bool).roll(1, 1))
