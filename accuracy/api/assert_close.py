@@ -12,16 +12,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.api.bounds import HOW, Attention, Exact, check_tensors, exact, in_four, word_of
+from accuracy.api.bounds import Attention, Exact, check_tensors, exact, word_of
+from accuracy.api.calling import (
+    CALLED,
+    GRADIENTS,
+    LAYOUTS,
+    as_tensor,
+    called,
+    defaults,
+    described,
+    in_bshd,
+    is_bias,
+    results,
+    with_float64,
+)
 from accuracy.api.tf32 import DRIFT, in_tf32
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
 from accuracy.core.errors import ConfigError, entry, unknown
-from accuracy.runtime.arguments import NAMES, parameters, takes_any_word
 
-FORWARD, GRADIENTS = ("out", "lse"), ("dq", "dk", "dv", "dsink", "dbias")
+PLACES = ("batch", "token", "head", "dim")
 OWN_SHAPE = ("lse", "dsink", "dbias")
 """Tensors that are in no layout of tokens, and may have another dtype."""
-PLACES = {"bshd": ("batch", "token", "head", "dim"), "bhsd": ("batch", "head", "token", "dim")}
 WORDS = {
     "lse": ("batch", "head", "token"), "dsink": ("", "", "head"), "dbias": ("batch", "head", "query", "key"),
 }  # fmt: skip
@@ -32,7 +43,7 @@ SOURCE = {
 }
 
 
-@entry(HOW)
+@entry(CALLED)
 def assert_close(
     actual: Tensor | Sequence[Tensor] | Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, *,
     dout: Tensor | None = None, lse: Tensor | None = None, dq: Tensor | None = None, dk: Tensor | None = None,
@@ -42,38 +53,49 @@ def assert_close(
 ) -> dict[str, float]:  # fmt: skip
     """Compare attention with float64 on the same rounded inputs; the limits are those of rounding, for these inputs.
 
-    actual: out, (out, lse), or a function, called once as `actual(q, k, v)`, with causal and softmax_scale (is_causal,
-    scale, sm_scale), and with what else of `how` is given, where these are parameters of its own; its gradients come
-    from autograd where dout is given. q, dout and out: (B, Sq, H, D), k, v: (B, S, Hk, D), all of one dtype; with
-    layout="bhsd" (B, H, S, D). lse: (B, H, Sq), natural log, any dtype. dq, dk, dv: gradients of (out * dout).sum();
-    dsink: (H,), that of sinks, any dtype, which autograd gives where a function gets sinks as a tensor; dbias: that of
-    a bias given as attn_mask, in its shape, which autograd gives where the bias wants a gradient.
-    policy: `loosest`, what anybody's function may do and still be called rounding, or `kernel`, a fused kernel's
-    roundings. arithmetic: of float32's products. A function that computes them in TF32, as tensor cores do, passes with
-    a UserWarning that says so; `float32` refuses it, `tf32` lets it pass in silence. pieces: ranks or chunks whose
-    partial results are merged. how: causal=False, softmax_scale=D**-0.5, or what a function has for their defaults in
-    its signature; window, documents, softcap, sinks, attn_mask, dlse (of a loss that lse is part of, too), as in
-    `accuracy.bounds`; a function gets attn_mask by this name, or as attn_bias, bias or mask. rows: positions of the
-    tokens that out, lse, dq, dk and dv are of, where they are one rank's; q, k, v, dout and dlse are always of the
-    whole sequence.
+    Args:
+        actual: out, (out, lse), or a function, which is called once with q, k and v in its layout and, where it has
+            parameters for them, with the mask, the scale and what else of `how` is given, by its own names.
+        q, k, v: (B, Sq, H, D), (B, S, Hk, D) and (B, S, Hk, Dv), of one dtype; or in another layout. Hk divides H.
+        dout: (B, Sq, H, Dv), the gradient of out; a function's gradients come from autograd then.
+        lse: (B, H, Sq), natural log, any dtype; (H, T) with layout="thd".
+        dq, dk, dv: gradients of (out * dout).sum(), of their inputs' shapes and dtype.
+        dsink: (H,), that of sinks, any dtype; autograd gives it where a function gets sinks as a tensor.
+        dbias: that of a bias given as attn_mask, in its shape; autograd gives it where the bias wants a gradient.
+        layout: bshd, bhsd, sbhd, thd (packed sequences), or kvpacked and qkvpacked, which a function gets as one tensor.
+        policy: `loosest`, what anybody's function may do and still be called rounding, or `kernel`, a fused kernel's
+            roundings.
+        arithmetic: of float32's products. A function that computes them in TF32, as tensor cores do, passes with a
+            UserWarning that says so; `float32` refuses it, `tf32` lets it pass in silence.
+        pieces: ranks or chunks whose partial results are merged.
+        how: causal (True: the last query sees the last key), softmax_scale; where they are not given, a function's own
+            defaults, else False and D**-0.5. window (keys on both sides), documents (lengths), softcap, sinks (a logit a
+            head), attn_mask (True where a query sees a key, or a bias), dlse (of a loss that lse is part of, too), rows
+            (positions of the tokens that one rank returned), as in `accuracy.bounds`; cu_seqlens, or cu_seqlens_q and
+            cu_seqlens_k, of packed sequences; block_mask or mask_mod of flex_attention.
 
-    Returns each compared tensor's relative error. Raises AssertionError with the tensor, the worst place, by how much,
-    and where the limit is from; ConfigError, a ValueError, for a wrong argument.
+    Returns:
+        The relative error of each compared tensor, by its name.
+
+    Raises:
+        AssertionError: with the tensor that is wrong, its worst place, by how much, and where the limit is from.
+        ConfigError: a ValueError, for a wrong argument.
     """
     __tracebackhide__ = True
-    inputs = {"q": q, "k": k, "v": v, "dout": dout}
+    if layout not in LAYOUTS:
+        raise unknown("layout", layout, LAYOUTS)
+    inputs = {name: None if x is None else as_tensor(x, name) for name, x in
+              {"q": q, "k": k, "v": v, "dout": dout}.items()}  # fmt: skip
     returned = {"lse": lse, "dq": dq, "dk": dk, "dv": dv, "dsink": dsink, "dbias": dbias}
-    named = {name: x for name, x in returned.items() if x is not None}
-    gradients = [name for name in GRADIENTS if name in named]
-    if layout not in PLACES:
-        raise unknown("layout", layout, PLACES)
+    named = {name: as_tensor(x, name) for name, x in returned.items() if x is not None}
+    gradients = [name for name in GRADIENTS.values() if name in named]
     if policy not in SOURCE:
         raise unknown("policy", policy, SOURCE)
     if arithmetic not in (None, *ARITHMETIC):
         raise unknown("arithmetic", str(arithmetic), ARITHMETIC)
     if dsink is not None and not len(how.get("sinks", ())):
         raise ConfigError("dsink came without sinks; give sinks=")
-    if dbias is not None and not _is_bias(how.get("attn_mask")):
+    if dbias is not None and not is_bias(how.get("attn_mask")):
         raise ConfigError("dbias came without a bias; give attn_mask=, numbers that are added to the scores")
     if dout is None and (gradients or how.get("dlse") is not None):
         raise ConfigError("gradients need dout, the gradient of out; give dout=")
@@ -82,26 +104,27 @@ def assert_close(
         raise ConfigError(f"{names} came beside a function whose gradients autograd gives; give one of both")
     if dout is not None and not callable(actual) and not gradients:
         raise ConfigError("dout came without a gradient to compare; give dq=, dk= or dv=, or leave dout= away")
-    tensors: list[Any] = [None if x is None else _bshd(x, layout, name) for name, x in inputs.items()]
-    assumed = {} if not callable(actual) else {each: x for each, x in _defaults(actual).items() if each not in how}
+    tensors: list[Any] = [None if x is None else in_bshd(x, layout, name) for name, x in inputs.items()]
+    assumed = {} if not callable(actual) else {each: x for each, x in defaults(actual).items() if each not in how}
     how = {**how, **assumed}
-    attention = Attention(pieces=pieces, **how)
+    check_tensors(*tensors)
+    attention = Attention(pieces=pieces, **described(how, tensors[0], tensors[1], layout))
     if dbias is not None and attention.rows is not None:
         raise ConfigError("dbias is of all rows, not of one rank's; leave rows= or dbias= away")
     if callable(actual) and attention.rows is not None:
         raise ConfigError("rows are of what one rank returned; call the function on its ranks, and give that")
-    check_tensors(*tensors)
     attention.check(*tensors[:2])
-    found = _called(actual, _taken(actual, q, how), q, k, v, dout, how) if callable(actual) else _returned(actual)
+    found = called(actual, layout, inputs, how) if callable(actual) else results(actual)
     found |= named
     if callable(actual) and attention.dlse is not None:  # what autograd could give it
         attention = replace(attention, dlse=attention.dlse.to(found["lse"].dtype))
+    tensors, found, attention = with_float64(tensors, found, attention)
     stored: dict[str, Any] = {f"stored_{name}": word_of(found[name].dtype) for name in OWN_SHAPE if name in found}
     truth = exact(*tensors, attention=attention, policy=policy, **stored)  # type: ignore[misc]
     wrong = [line for name, x in found.items() for line in _judge(name, x, truth, layout)]
     source = SOURCE[policy].format(dtype=truth.policy.dtype)
-    if wrong and arithmetic != "float32" and _bshd(found["out"], layout, "out").shape == truth.reference.out.shape:
-        known = in_tf32(_bshd(found["out"], layout, "out"), tuple(tensors), truth, attention, **stored)
+    if wrong and arithmetic != "float32" and in_bshd(found["out"], layout, "out").shape == truth.reference.out.shape:
+        known = in_tf32(in_bshd(found["out"], layout, "out"), tuple(tensors), truth, attention, **stored)
         if known is not None:
             words, tf32 = f"computes float32 in TF32, its operands {known[0]} 11 bits", known[1]
             own, source = wrong, f"rounding alone of what {words}"
@@ -118,7 +141,7 @@ def assert_close(
             wrong.append(f"k was read as {keys} tokens, q as {heads} heads: of (B, H, S, D) say layout='bhsd'")
         raise AssertionError("\n".join(wrong))
     references = {name: getattr(truth.reference, name) for name in found}
-    offs = {name: float((_bshd(x, layout, name).double() - references[name]).norm()) for name, x in found.items()}
+    offs = {name: float((in_bshd(x, layout, name).double() - references[name]).norm()) for name, x in found.items()}
     norms = {name: float(reference.norm()) for name, reference in references.items()}
     return {name: offs[name] / norm if norm else 0.0 for name, norm in norms.items()}
 
@@ -126,9 +149,9 @@ def assert_close(
 def _judge(name: str, x: Tensor, truth: Exact, layout: str, least_drift: float = 0.0) -> list[str]:
     """Return one line of what is wrong with a tensor, or none. least_drift: as in `limits`."""
     reference, bound = getattr(truth.reference, name), truth.bounds[name]
-    x = _bshd(x, layout, name)
+    x = in_bshd(x, layout, name)
     if x.shape != reference.shape:
-        words = ", ".join(WORDS.get(name, PLACES["bshd"]))
+        words = ", ".join(WORDS.get(name, PLACES))
         return [f"{name} has the shape {tuple(x.shape)}, expected {tuple(reference.shape)} ({words})"]
     if x.device != reference.device:
         return [f"{name} came on {x.device}, expected {reference.device}"]
@@ -150,7 +173,7 @@ def _described(
     if len(index) < size.dim():
         flat = int((size[index] if index else size).argmax())
         index += tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), size[index].shape))
-    words = WORDS.get(name, PLACES["bshd"])
+    words = WORDS.get(name, PLACES)
     named = zip(words, index, strict=False)
     own = {} if tokens is None else dict(enumerate(tokens.tolist()))
     where = ", ".join(f"{word} {own.get(at, at) if word == 'token' else at}" for word, at in named if word)
@@ -163,14 +186,6 @@ def _described(
     }[worst.what].format(error=worst.error, limit=worst.limit)
     value, right = float(x[index].double()), float(reference[index])
     return f"{name} is wrong: {what} ({worst.times:.3g} times); {where} is {value:.6g} and should be {right:.6g}"
-
-
-def _defaults(fn: Callable[..., Any]) -> dict[str, Any]:
-    """Return the mask and the scale that a function has by its signature, where it says one."""
-    known = parameters(fn) or {}
-    kinds = {"causal": bool, "softmax_scale": float}
-    found = {word: known[name].default for word in kinds for name in NAMES[word] if name in known}
-    return {word: value for word, value in found.items() if type(value) is kinds[word]}
 
 
 def _of_another(
@@ -196,78 +211,3 @@ def _of_another(
         if not _judge("out", found["out"], truth, layout):
             return [f"out is that of {word}: give it, if that is meant"]
     return []
-
-
-def _taken(fn: Callable[..., Any], q: Tensor, how: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of `how` the function has a parameter for, by its own names; defaults only where it has none."""
-    known = parameters(fn) or {}
-    how = {word: value for word, value in how.items() if word != "dlse"}
-    values = {"causal": False, "softmax_scale": q.shape[-1] ** -0.5, "group": None, **how}
-    found = {name: (word, known[name]) for word, names in NAMES.items() for name in names if name in known}
-    taken = {name: values[word] for name, (word, each) in found.items() if word in how or each.default is each.empty}
-    renamed, any_word = {word for word, _ in found.values()}, takes_any_word(known)
-    same = {word: value for word, value in how.items() if word not in renamed and (word in known or any_word)}
-    return same | taken
-
-
-def _is_bias(mask: Any) -> bool:
-    return isinstance(mask, Tensor) and mask.is_floating_point()
-
-
-def _called(
-    fn: Callable[..., Any], words: Mapping[str, Any], q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None,
-    how: Mapping[str, Any],
-) -> dict[str, Tensor]:  # fmt: skip
-    """Return what a function gives, and the gradients of what it was given. words: by its own names."""
-    given: dict[str, Tensor] = {"q": q, "k": k, "v": v}
-    own = {word: next((name for name in NAMES[word] if name in words), "") for word in ("sinks", "attn_mask")}
-    if own["sinks"] and _is_bias(words[own["sinks"]]):
-        given["sinks"] = words[own["sinks"]]
-    if own["attn_mask"] and _is_bias(how["attn_mask"]) and how["attn_mask"].requires_grad:
-        given["attn_mask"] = how["attn_mask"]
-    leaves = {name: x.detach().clone().requires_grad_(dout is not None) for name, x in given.items()}
-    words = dict(words) | {own[name]: leaves[name] for name in own if name in leaves}
-    with torch.enable_grad():
-        found = _returned(fn(leaves["q"], leaves["k"], leaves["v"], **words))
-    if written := [name for name, x in leaves.items() if x._version]:
-        raise AssertionError(f"the function wrote to its inputs {', '.join(written)}; it must leave them as they are")
-    if dout is None:
-        return found
-    if not found["out"].requires_grad:
-        raise ConfigError("the function's out has no gradient; leave dout= away, or compare dq=, dk=, dv= of your own")
-    losses = {"out": dout}
-    if (dlse := how.get("dlse")) is not None:
-        if "lse" not in found:
-            raise ConfigError(
-                "dlse came, and the function returns no lse; let it return (out, lse), or leave dlse away"
-            )
-        if found["lse"].requires_grad:  # else it has no gradient, which is for the limits to say
-            losses["lse"] = dlse.to(found["lse"].dtype)
-    gradients = torch.autograd.grad([found[name] for name in losses], [*leaves.values()], [*losses.values()],
-                                    allow_unused=True)  # fmt: skip
-    names = {"q": "dq", "k": "dk", "v": "dv", "sinks": "dsink", "attn_mask": "dbias"}
-    filled = {
-        names[name]: torch.zeros_like(x) if each is None else each
-        for (name, x), each in zip(leaves.items(), gradients, strict=True)
-    }
-    return {name: x.detach() for name, x in found.items()} | filled
-
-
-def _returned(result: Any) -> dict[str, Tensor]:
-    values = (result,) if isinstance(result, Tensor) else result
-    if isinstance(values, Mapping) or not isinstance(values, Sequence) or not 1 <= len(values) <= 2:
-        raise ConfigError(f"{type(result).__name__} is no out; give out, (out, lse), or a function that returns them")
-    found = {name: x for name, x in zip(FORWARD, values, strict=False) if x is not None}
-    if not all(isinstance(x, Tensor) for x in found.values()) or "out" not in found:
-        raise ConfigError("out and lse must be tensors")
-    return found
-
-
-def _bshd(x: Any, layout: str, name: str) -> Tensor:
-    if not isinstance(x, Tensor):
-        raise ConfigError(f"{name} is a {type(x).__name__}, expected a tensor")
-    if name == "dsink":
-        return x.detach().reshape(1, 1, -1)
-    if name == "dbias":
-        return in_four(x)
-    return x.detach() if layout == "bshd" or name == "lse" else x.detach().transpose(1, 2)

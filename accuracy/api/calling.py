@@ -1,0 +1,214 @@
+"""How `assert_close` calls a function: in its layout and by its own words, and which attention these words mean.
+
+The words are the field's: cu_seqlens of packed sequences, a BlockMask or mask_mod of flex_attention, whatever names a
+function has for mask, scale and sinks (`accuracy.runtime.arguments`).
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accuracy.api.bounds import HOW, Attention, in_four
+from accuracy.core.errors import ConfigError
+from accuracy.runtime.arguments import NAMES, parameters, takes_any_word
+
+BORDERS = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
+CALLED = (*HOW, *BORDERS, "block_mask", "mask_mod")
+"""Keywords that say which attention it is, where a function is called."""
+ORDERS = {"bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3), "sbhd": (1, 0, 2, 3)}
+LAYOUTS = (*ORDERS, "thd", "kvpacked", "qkvpacked")
+OF_KEYS = {"cu_seqlens": ("cu_seqlens_k", "cu_seqlens_kv"), "max_seqlen": ("max_seqlen_k", "max_seqlen_kv")}
+GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "sinks": "dsink", "attn_mask": "dbias"}
+
+
+def as_tensor(x: Any, name: str) -> Tensor:
+    """Return a tensor as it is, and an array of another library that has `__dlpack__` without a copy."""
+    if isinstance(x, Tensor):
+        return x
+    if hasattr(x, "__dlpack__"):
+        return torch.from_dlpack(x)
+    raise ConfigError(f"{name} is a {type(x).__name__}, expected a tensor")
+
+
+def in_bshd(x: Tensor, layout: str, name: str) -> Tensor:
+    """Return (B, S, H, D), detached; lse as (B, H, Sq), dsink as (1, 1, H), dbias with four dimensions."""
+    x = x.detach()
+    if name == "dsink":
+        return x.reshape(1, 1, -1)
+    if name == "dbias":
+        return in_four(x)
+    of_lse = name in ("lse", "dlse")
+    if layout == "thd":
+        return x if of_lse and x.dim() == 3 else x[None]
+    return x if of_lse or x.dim() != 4 else x.permute(ORDERS.get(layout, ORDERS["bshd"]))
+
+
+def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str) -> dict[str, Any]:
+    """Return the keywords of `Attention` for the field's words. q: (B, Sq, H, D); k: (B, S, Hk, D)."""
+    found = {word: value for word, value in how.items() if word in HOW}
+    if found.get("dlse") is not None:
+        found["dlse"] = in_bshd(as_tensor(found["dlse"], "dlse"), layout, "dlse")
+    masks = [word for word in ("attn_mask", "block_mask", "mask_mod") if how.get(word) is not None]
+    if len(masks) > 1:
+        raise ConfigError(f"{' and '.join(masks)} came; give one of them")
+    if masks and masks != ["attn_mask"]:
+        from torch.nn.attention.flex_attention import create_mask
+
+        given, shape = how[masks[0]], (q.shape[0], q.shape[2])
+        made, (items, heads) = (given.mask_mod, given.shape[:2]) if masks == ["block_mask"] else (given, shape)
+        found["attn_mask"] = create_mask(made, items, heads, q.shape[1], k.shape[1], str(q.device))
+    of_queries, of_keys = _borders(how, q.shape[1], k.shape[1], layout)
+    if of_queries == of_keys and of_queries:
+        found["documents"] = [end - begin for begin, end in itertools.pairwise(of_queries) if end > begin]
+    elif of_queries:
+        if unclear := [*masks, *(["window"] if how.get("window") is not None else [])]:
+            raise ConfigError(f"{unclear[0]} came where queries and keys are packed otherwise; leave one of them away")
+        found["attn_mask"] = _of_packed(of_queries, of_keys, bool(found.pop("causal", False)), q.device)
+    return found
+
+
+def _borders(how: Mapping[str, Any], queries: int, keys: int, layout: str) -> tuple[list[int], list[int]]:
+    """Return where packed sequences begin and end; nothing where none are. Raises ConfigError."""
+    named = [word for word in BORDERS if how.get(word) is not None]
+    if named and layout != "thd":
+        raise ConfigError(
+            f"{named[0]} came with layout={layout}; give q, k, v as (tokens, heads, dim) and layout='thd'"
+        )
+    if not named:
+        return [], []
+    both = how.get("cu_seqlens")
+    found = []
+    for word, total in (("cu_seqlens_q", queries), ("cu_seqlens_k", keys)):
+        given = how.get(word) if how.get(word) is not None else both
+        if given is None:
+            raise ConfigError(f"{named[0]} came without {word}; give both")
+        borders = torch.as_tensor(given).tolist()
+        right = isinstance(borders, list) and borders[:1] == [0] and borders[-1] == total and borders == sorted(borders)
+        if not right:
+            raise ConfigError(f"{word}={borders}; allowed: numbers that rise from 0 to the number of tokens, {total}")
+        found.append(borders)
+    if len(found[0]) != len(found[1]):
+        raise ConfigError(f"cu_seqlens_q has {len(found[0])} numbers and cu_seqlens_k {len(found[1])}; give as many")
+    return found[0], found[1]
+
+
+def _of_packed(of_queries: Sequence[int], of_keys: Sequence[int], causal: bool, device: torch.device) -> Tensor:
+    """Return the mask (Sq, S) of packed sequences with other numbers of queries than keys; causal: at their ends."""
+    seen = torch.zeros(of_queries[-1], of_keys[-1], dtype=torch.bool, device=device)
+    for (begin, end), (first, last) in zip(itertools.pairwise(of_queries), itertools.pairwise(of_keys), strict=True):
+        own = torch.ones(end - begin, last - first, dtype=torch.bool, device=device)
+        seen[begin:end, first:last] = own.tril(own.shape[1] - own.shape[0]) if causal else own
+    return seen
+
+
+def is_bias(mask: Any) -> bool:
+    """Return whether it is a tensor of numbers that are added to the scores."""
+    return isinstance(mask, Tensor) and mask.is_floating_point()
+
+
+def with_float64(tensors: list[Any], found: dict[str, Tensor], attention: Attention) -> tuple[Any, ...]:
+    """Return them on the processor where their device has no float64, as Apple's MPS has none."""
+    try:
+        tensors[0][:0].double()
+    except (TypeError, RuntimeError):
+        own: dict[str, Any] = {name: x.cpu() for name, x in vars(attention).items() if isinstance(x, Tensor)}
+        moved = [None if x is None else x.cpu() for x in tensors]
+        return moved, {name: x.cpu() for name, x in found.items()}, replace(attention, **own)
+    return tensors, found, attention
+
+
+def defaults(fn: Callable[..., Any]) -> dict[str, Any]:
+    """Return the mask and the scale that a function has by its signature, where it says one."""
+    known = parameters(fn) or {}
+    kinds = {"causal": bool, "softmax_scale": float}
+    found = {word: known[name].default for word in kinds for name in NAMES[word] if name in known}
+    return {word: value for word, value in found.items() if type(value) is kinds[word]}
+
+
+def _words(fn: Callable[..., Any], q: Tensor, k: Tensor, layout: str, how: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of `how` the function has a parameter for, by its own names; defaults only where it has none. q, k:
+    canonical."""
+    known = parameters(fn) or {}
+    told = {word: value for word, value in how.items() if word not in ("dlse", *BORDERS)}
+    if q.shape[2] != k.shape[2]:
+        told["grouped"] = True
+    if how.get("mask_mod") is not None and "mask_mod" not in known and "block_mask" in known:
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        made = create_block_mask(told.pop("mask_mod"), q.shape[0], q.shape[2], q.shape[1], k.shape[1], str(q.device))
+        told["block_mask"] = made
+    of_queries, of_keys = _borders(how, q.shape[1], k.shape[1], layout)
+    if of_queries:
+        told |= _packed(of_queries, q.device)
+    values = {"causal": False, "softmax_scale": q.shape[-1] ** -0.5, "group": None, **told}
+    found = {name: (word, known[name]) for word, names in NAMES.items() for name in names if name in known}
+    taken = {name: values[word] for name, (word, each) in found.items() if word in told or each.default is each.empty}
+    if of_queries:
+        own = _packed(of_keys, q.device)
+        taken |= {name: own[word] for word, names in OF_KEYS.items() for name in names if name in taken}
+    renamed, any_word = {word for word, _ in found.values()}, takes_any_word(known)
+    same = {word: value for word, value in told.items() if word not in renamed and (word in known or any_word)}
+    return same | taken
+
+
+def _packed(borders: Sequence[int], device: torch.device) -> dict[str, Any]:
+    lengths = [end - begin for begin, end in itertools.pairwise(borders)]
+    return {"cu_seqlens": torch.tensor(borders, dtype=torch.int32, device=device), "max_seqlen": max(lengths)}
+
+
+def called(
+    fn: Callable[..., Any], layout: str, inputs: Mapping[str, Tensor | None], how: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """Return what a function gives, and the gradients of what it was given. inputs: q, k, v, dout in its layout."""
+    given, dout = {name: x for name, x in inputs.items() if x is not None and name != "dout"}, inputs["dout"]
+    q, k = (in_bshd(given[name], layout, name) for name in ("q", "k"))
+    words = _words(fn, q, k, layout, how)
+    own = {word: next((name for name in NAMES[word] if name in words), "") for word in ("sinks", "attn_mask")}
+    if own["sinks"] and is_bias(words[own["sinks"]]):
+        given["sinks"] = words[own["sinks"]]
+    if own["attn_mask"] and is_bias(how["attn_mask"]) and how["attn_mask"].requires_grad:
+        given["attn_mask"] = how["attn_mask"]
+    leaves = {name: x.detach().clone().requires_grad_(dout is not None) for name, x in given.items()}
+    words |= {own[name]: leaves[name] for name in own if name in leaves}
+    tensors = [leaves[name] for name in "qkv"]
+    packed = {"kvpacked": 1, "qkvpacked": 0}.get(layout, 3)  # from which on they are one tensor
+    with torch.enable_grad():
+        together = [torch.stack(tensors[packed:], 2)] if packed < 3 else []
+        found = results(fn(*tensors[:packed], *together, **words))
+    if written := [name for name, x in leaves.items() if x._version]:
+        raise AssertionError(f"the function wrote to its inputs {', '.join(written)}; it must leave them as they are")
+    if dout is None:
+        return found
+    if not found["out"].requires_grad:
+        raise ConfigError("the function's out has no gradient; leave dout= away, or compare dq=, dk=, dv= of your own")
+    losses = {"out": dout}
+    if (dlse := how.get("dlse")) is not None:
+        if "lse" not in found:
+            raise ConfigError(
+                "dlse came, and the function returns no lse; let it return (out, lse), or leave dlse away"
+            )
+        if found["lse"].requires_grad:  # else it has no gradient, which is for the limits to say
+            losses["lse"] = dlse.to(found["lse"].dtype)
+    gradients = torch.autograd.grad(
+        [found[name] for name in losses], [*leaves.values()], [*losses.values()], allow_unused=True
+    )
+    filled = {
+        GRADIENTS[name]: torch.zeros_like(x) if each is None else each
+        for (name, x), each in zip(leaves.items(), gradients, strict=True)
+    }
+    return {name: x.detach() for name, x in found.items()} | filled
+
+
+def results(result: Any) -> dict[str, Tensor]:
+    """Return out and perhaps lse of what a function gives, or the caller. Raises ConfigError."""
+    values = (result,) if isinstance(result, Tensor) or hasattr(result, "__dlpack__") else result
+    if isinstance(values, Mapping) or not isinstance(values, Sequence) or not 1 <= len(values) <= 2:
+        raise ConfigError(f"{type(result).__name__} is no out; give out, (out, lse), or a function that returns them")
+    found = {name: as_tensor(x, name) for name, x in zip(("out", "lse"), values, strict=False) if x is not None}
+    if "out" not in found:
+        raise ConfigError("out is None; give a tensor")
+    return found

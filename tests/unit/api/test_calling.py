@@ -1,0 +1,167 @@
+"""The call as its users write it: layouts, packed sequences, flex_attention's masks, arrays of others, any device."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
+
+import accuracy
+
+BORDERS, KEYS = [0, 30, 30, 96], [0, 40, 52, 128]
+LENGTHS = (2, 96, 96, 4, 2)
+
+
+def tensors(batch: int = 2, queries: int = 96, keys: int = 96, heads: int = 4, heads_kv: int = 2) -> list[Tensor]:
+    """q, k, v, dout in float32."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((queries, heads), (keys, heads_kv), (keys, heads_kv), (queries, heads))
+    return [torch.randn(batch, tokens, each, 16, generator=generator) for tokens, each in shapes]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """(B, S, H, D); causal: the last query sees the last key."""
+    seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(k.shape[1] - q.shape[1]) if causal else None
+    first = (x.transpose(1, 2) for x in (q, k, v))
+    return scaled_dot_product_attention(*first, attn_mask=seen, enable_gqa=True).transpose(1, 2)
+
+
+def sbhd(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    return attend(*(x.transpose(0, 1) for x in (q, k, v)), causal).transpose(0, 1)
+
+
+def kvpacked(q: Tensor, kv: Tensor, causal: bool) -> Tensor:
+    return attend(q, *kv.unbind(2), causal)
+
+
+def qkvpacked(qkv: Tensor, causal: bool) -> Tensor:
+    return attend(*qkv.unbind(2), causal)
+
+
+@pytest.mark.parametrize("fn", [sbhd, kvpacked, qkvpacked])
+def test_every_layout_is_called_as_it_is_named(fn: Callable[..., Tensor]) -> None:
+    given = tensors(heads_kv=4 if fn is qkvpacked else 2)
+    q, k, v, dout = (x.transpose(0, 1).contiguous() for x in given) if fn is sbhd else given
+    found = accuracy.assert_close(fn, q, k, v, dout=dout, causal=True, layout=fn.__name__)
+    assert set(found) == {"out", "dq", "dk", "dv"}
+    with pytest.raises(AssertionError, match="dq is wrong"):
+        accuracy.assert_close(fn, q, k, v, dout=dout, causal=False, layout=fn.__name__, **{"softmax_scale": 0.2})
+
+
+def varlen(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    causal: bool = False, late: int = 0,
+) -> Tensor:  # fmt: skip
+    """As flash_attn_varlen_func is called; late: the planted fault begins a document's keys too early."""
+    assert (max_seqlen_q, max_seqlen_k) == tuple(int(x.diff().max()) for x in (cu_seqlens_q, cu_seqlens_k))
+    out = torch.zeros_like(q)
+    places = zip(cu_seqlens_q[:-1], cu_seqlens_q[1:], cu_seqlens_k[:-1], cu_seqlens_k[1:], strict=True)
+    for begin, end, first, last in places:
+        keys = slice(max(0, int(first) - late), int(last))
+        if end > begin:
+            out[begin:end] = attend(q[None, begin:end], k[None, keys], v[None, keys], causal)[0]
+    return out
+
+
+@pytest.mark.parametrize("borders", [BORDERS, KEYS])
+@pytest.mark.parametrize("causal", [True, False])
+def test_packed_sequences_are_said_by_their_borders(borders: list[int], causal: bool) -> None:
+    """As many keys as queries, and more of them, as where a prefix is in a cache; one of them is empty."""
+    q, k, v, dout = (x[0] for x in tensors(1, 96, borders[-1]))
+    how: dict[str, Any] = {"cu_seqlens": BORDERS} if borders is BORDERS else {
+        "cu_seqlens_q": torch.tensor(BORDERS), "cu_seqlens_k": torch.tensor(borders)}  # fmt: skip
+    found = accuracy.assert_close(varlen, q, k, v, dout=dout, causal=causal, layout="thd", **how)
+    assert set(found) == {"out", "dq", "dk", "dv"}
+
+    def wrong(
+        *tensors: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int
+    ) -> Any:
+        return varlen(*tensors, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, late=1)
+
+    with pytest.raises(AssertionError, match="out is wrong"):
+        accuracy.assert_close(wrong, q, k, v, dout=dout, causal=causal, layout="thd", **how)
+
+
+def prefix(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Causal behind a prefix, which is longer in the second item."""
+    return (query >= key) | (key < 10 + 20 * b)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # flex_attention that is not compiled says so
+def test_flex_attention_is_judged_by_its_own_mask() -> None:
+    q, k, v, dout = (x.transpose(1, 2).contiguous() for x in tensors())
+    block_mask = create_block_mask(prefix, 2, None, 96, 96, "cpu")
+    for how in ({"mask_mod": prefix}, {"block_mask": block_mask}):
+        assert set(accuracy.assert_close(flex_attention, q, k, v, layout="bhsd", **how)) == {"out"}  # type: ignore[arg-type]
+
+    def naive(q: Tensor, k: Tensor, v: Tensor, mask_mod: Any, one_more: bool = False) -> Tensor:
+        seen = torch.nn.attention.flex_attention.create_mask(mask_mod, 2, 4, 96, 96, "cpu")
+        return scaled_dot_product_attention(q, k, v, attn_mask=seen.roll(int(one_more), -1) | seen, enable_gqa=True)
+
+    accuracy.assert_close(naive, q, k, v, dout=dout, layout="bhsd", mask_mod=prefix)
+    with pytest.raises(AssertionError, match="out is wrong"):
+        accuracy.assert_close(lambda q, k, v, mask_mod: naive(q, k, v, mask_mod, True), q, k, v, dout=dout,
+                              layout="bhsd", mask_mod=prefix)  # fmt: skip
+
+
+def test_torch_s_own_function_gets_grouped_heads() -> None:
+    q, k, v, dout = (x.transpose(1, 2) for x in tensors())
+    accuracy.assert_close(scaled_dot_product_attention, q, k, v, dout=dout, layout="bhsd", causal=True)
+
+
+def test_arrays_of_another_library_are_taken() -> None:
+    q, k, v, _ = tensors()
+    out = attend(q, k, v, True)
+    assert set(accuracy.assert_close(out.numpy(), *(x.numpy() for x in (q, k, v)), causal=True)) == {"out"}
+    with pytest.raises(AssertionError, match="out is wrong"):
+        accuracy.assert_close(np.roll(out.numpy(), 1, 1), *(x.numpy() for x in (q, k, v)), causal=True)
+
+
+class WithoutFloat64(Tensor):
+    """A tensor of a device that has no float64, until it is on the processor."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        if func is Tensor.cpu:
+            return found.as_subclass(Tensor)
+        if isinstance(found, Tensor) and found.dtype == torch.float64:
+            raise TypeError("this device has no float64")
+        return found
+
+
+def test_a_device_without_float64_is_judged_on_the_processor() -> None:
+    q, k, v, dout = (x.as_subclass(WithoutFloat64) for x in tensors(heads_kv=4))
+    bias = torch.randn(96, 96).as_subclass(WithoutFloat64)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor, factor: float = 1.0) -> Tensor:
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * 0.25 + attn_mask
+        return factor * torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+
+    how = {"dout": dout, "attn_mask": bias}
+    assert set(accuracy.assert_close(attention, q, k, v, **how)) == {"out", "dq", "dk", "dv"}  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="out is wrong"):
+        accuracy.assert_close(lambda *x, attn_mask: attention(*x, attn_mask, 1.001), q, k, v, **how)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"cu_seqlens": [0, 40]}, "rise from 0 to the number of tokens, 96"),
+        ({"cu_seqlens_q": BORDERS}, "without cu_seqlens_k"),
+        ({"cu_seqlens": BORDERS, "layout": "bhsd"}, "layout='thd'"),
+        ({"cu_seqlens_q": BORDERS, "cu_seqlens_k": [0, 96]}, "give as many"),
+        ({"cu_seqlens": BORDERS, "cu_seqlens_k": [0, 20, 40, 96], "window": 3}, "window came"),
+        ({"mask_mod": prefix, "attn_mask": torch.ones(96, 96)}, "give one of them"),
+        ({"layout": "hsd"}, "allowed: bhsd"),
+    ],
+)
+def test_a_mistake_in_a_call_is_one_line(how: dict[str, Any], says: str) -> None:
+    q, k, v, _ = (x if how.get("layout") == "bhsd" else x[0] for x in tensors(1))
+    with pytest.raises(accuracy.ConfigError, match=says) as caught:
+        accuracy.assert_close(varlen, q, k, v, **{"layout": "thd"} | how)
+    assert "\n" not in str(caught.value)
