@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -25,7 +26,24 @@ def start(*words: str, folder: Path | None = None, **variables: str) -> Process:
 
 def python(*words: str, folder: Path | None = None, **variables: str) -> "subprocess.CompletedProcess[str]":
     """The same, to its end."""
-    process = start(*words, folder=folder, **variables)
+    return ended(start(*words, folder=folder, **variables))
+
+
+def launched(size: int, *words: str, folder: Path, **variables: str) -> list["subprocess.CompletedProcess[str]"]:
+    """So many ranks of `python WORDS` as torchrun starts them, but for its agent, to their end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    several = variables | {
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    ranks = [start(*words, folder=folder, **several, RANK=f"{rank}", LOCAL_RANK=f"{rank}") for rank in range(size)]
+    return [ended(each) for each in ranks]
+
+
+def ended(process: Process) -> "subprocess.CompletedProcess[str]":
     out, err = process.communicate(timeout=600)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 

@@ -175,14 +175,14 @@ def same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
     return all(torch.equal(x.view(-1), y.view(-1)) for x, y in pairs)
 
 
-def wrong(rank: int, size: int, device: str) -> list[str]:
+def wrong(rank: int, size: int, device: str, dtypes: Sequence[str]) -> list[str]:
     """What does not give what it should; on the first ranks in a group of their own, too."""
     groups = {"shared": dist.group.WORLD, "gloo": dist.new_group(backend="gloo"), "two": dist.new_group([0, 1])}
     devices = {"gloo": "cpu"}
     if device == "cuda" and torch.cuda.device_count() >= size:
         groups["nccl"], devices["nccl"] = dist.new_group(backend="nccl"), "cuda"
     found = handles(rank, size, device)
-    for name in DTYPES:
+    for name in dtypes:
         dtype = getattr(torch, name)
         make: Make = partial(made, dtype, device)
         for operation, run in {**MOVES, "beyond gloo": beyond_gloo}.items():
@@ -242,7 +242,7 @@ FAULTS = {
 }  # fmt: skip
 
 
-def live(rank: int, size: int, device: str, fault: str, folder: str) -> None:
+def live(rank: int, size: int, device: str, fault: str, dtypes: Sequence[str], folder: str) -> None:
     """A rank's life: it writes what is wrong to a file."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
@@ -252,19 +252,20 @@ def live(rank: int, size: int, device: str, fault: str, folder: str) -> None:
     dist.init_process_group(shared_gpu.NAME, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=120))
     try:
         with mock.patch.object(*FAULTS[fault]) if FAULTS[fault] else mock.MagicMock():
-            found = wrong(rank, size, device)
+            found = wrong(rank, size, device, dtypes)
     except Exception as error:
         found = [f"{type(error).__name__}: {error}"]
     (Path(folder) / f"{rank}").write_text("\n".join(found))
     os._exit(0)
 
 
-def found_by_ranks(size: int, device: str, fault: str = "none") -> list[set[str]]:
+def found_by_ranks(size: int, device: str, fault: str = "none", dtypes: Sequence[str] = DTYPES) -> list[set[str]]:
     """What each of so many ranks found wrong."""
     context = get_context("forkserver" if device == "cpu" else "spawn")
     context.set_forkserver_preload(["torch", "accuracy.world.shared_gpu"])
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [context.Process(target=live, args=(rank, size, device, fault, folder)) for rank in range(size)]
+        given = size, device, fault, dtypes, folder
+        ranks = [context.Process(target=live, args=(rank, *given)) for rank in range(size)]
         for each in ranks:
             each.start()
         for each in ranks:
