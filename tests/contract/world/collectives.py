@@ -5,7 +5,7 @@ order that shares no code with it."""
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from multiprocessing import get_context
@@ -242,33 +242,34 @@ FAULTS = {
 }  # fmt: skip
 
 
-def live(rank: int, size: int, device: str, fault: str, dtypes: Sequence[str], folder: str) -> None:
-    """A rank's life: it writes what is wrong to a file."""
+def live(rank: int, size: int, device: str, faults: Mapping[str, Sequence[str]], folder: str) -> None:
+    """A rank's life: with each fault it writes what is wrong to a file."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     if device == "cuda":
         torch.cuda.set_device(rank % torch.cuda.device_count())
     store = dist.FileStore(f"{folder}/store", size)
     dist.init_process_group(shared_gpu.NAME, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=120))
-    try:
-        with mock.patch.object(*FAULTS[fault]) if FAULTS[fault] else mock.MagicMock():
-            found = wrong(rank, size, device, dtypes)
-    except Exception as error:
-        found = [f"{type(error).__name__}: {error}"]
-    (Path(folder) / f"{rank}").write_text("\n".join(found))
+    for fault, dtypes in faults.items():
+        try:
+            with mock.patch.object(*FAULTS[fault]) if FAULTS[fault] else mock.MagicMock():
+                found = wrong(rank, size, device, dtypes)
+        except Exception as error:
+            found = [f"{type(error).__name__}: {error}"]
+        (Path(folder) / f"{fault} {rank}").write_text("\n".join(found))
     os._exit(0)
 
 
-def found_by_ranks(size: int, device: str, fault: str = "none", dtypes: Sequence[str] = DTYPES) -> list[set[str]]:
-    """What each of so many ranks found wrong."""
+def found_by_ranks(size: int, device: str, faults: Mapping[str, Sequence[str]]) -> dict[str, list[set[str]]]:
+    """What each of so many ranks found wrong with each fault, in these dtypes."""
     context = get_context("forkserver" if device == "cpu" else "spawn")
     context.set_forkserver_preload(["torch", "accuracy.world.shared_gpu"])
     with tempfile.TemporaryDirectory() as folder:
-        given = size, device, fault, dtypes, folder
-        ranks = [context.Process(target=live, args=(rank, *given)) for rank in range(size)]
+        ranks = [context.Process(target=live, args=(rank, size, device, faults, folder)) for rank in range(size)]
         for each in ranks:
             each.start()
         for each in ranks:
             each.join(150)
             each.kill()
-        return [{*(Path(folder) / f"{rank}").read_text().splitlines()} for rank in range(size)]
+        files = {fault: [Path(folder) / f"{fault} {rank}" for rank in range(size)] for fault in faults}
+        return {fault: [{*path.read_text().splitlines()} for path in paths] for fault, paths in files.items()}

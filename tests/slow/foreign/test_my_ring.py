@@ -38,7 +38,7 @@ def test_by_the_assertion_and_the_fixture(name: str, accuracy_gate: Callable[...
         accuracy_gate(RINGS[name], seeds=[0, 1], **SMALL)
 
 
-@pytest.mark.stress(2)
+@pytest.mark.stress(2, "words")
 @pytest.mark.parametrize("name", RINGS)
 @pytest.mark.parametrize("words", [(), ("experiment=diagnose", "dtype=bfloat16")], ids=["measured", "diagnosed"])
 def test_by_the_command(words: tuple[str, ...], name: str, accuracy: CommandLine, few_grids: None) -> None:
