@@ -1,6 +1,7 @@
 """Options and skips for the whole suite. pytest-xdist's first process, which runs no test, does without torch."""
 
 import gc
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,6 +50,7 @@ def stress(pytestconfig: pytest.Config) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job and its children ignore it
     import torch
 
     from tests import interpreter
