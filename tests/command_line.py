@@ -63,6 +63,15 @@ def finish(process: Process) -> Answer:
     return Answer(process.returncode, out, err)
 
 
+def line_of(capsys: pytest.CaptureFixture[str], name: str) -> str:
+    """The one line that a command which refused its words has printed."""
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n"), printed.err[-1:]) == ("", 1, "\n"), printed
+    assert printed.err.startswith(f"{name}: "), printed
+    assert printed.err[:-1].isprintable(), printed
+    return printed.err
+
+
 def assert_one_line(answer: Answer, *told: str) -> None:
     assert (answer.status, answer.out) == (USAGE_ERROR, "")
     assert answer.err.startswith("accuracy: ")

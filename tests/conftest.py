@@ -1,6 +1,7 @@
 """Options and skips for the whole suite. pytest-xdist's first process, which runs no test, does without torch."""
 
 import gc
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,6 +50,7 @@ def stress(pytestconfig: pytest.Config) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job and its children ignore it
     import torch
 
     from tests import interpreter
@@ -82,3 +84,23 @@ def accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     from tests.command_line import CommandLine
 
     return CommandLine(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def few_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """7 runs again of each of four seeds in a diagnosis, not the 230 that a race needs."""
+    monkeypatch.setattr("accuracy.config.resolve.MOST_PAIRS_AGAIN", 2**18)
+
+
+@pytest.fixture
+def few_grids(monkeypatch: pytest.MonkeyPatch, few_runs_again: None) -> None:
+    """A diagnosis of its main problem alone, in no other shapes: those are for the tests of strangers' faults."""
+    from accuracy.config import resolve
+
+    whole, kept = resolve.with_given, {"seeds", "probes", "peaked", "tied", "reruns", "explain"}
+
+    def fewer(config, given):
+        also = {name: grid for name, grid in (config.get("also") or {}).items() if name in kept}
+        return whole({**config, "also": also or None}, given)
+
+    monkeypatch.setattr(resolve, "with_given", fewer)

@@ -1,17 +1,23 @@
 """Compose, plan and measure a few cases inside one process, as the console command does."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from accuracy.config import compose
 from accuracy.config.read import Configuration
+from accuracy.core.case import Case
+from accuracy.core.errors import ConfigError
+from accuracy.execute import dispatch
 from accuracy.execute.plan import measured, plan
 from accuracy.execute.settle import read_settled
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
+from accuracy.results import table
+from accuracy.simulate.program import RunRanks
 
 composed = cache(compose.compose)
 """Plain dicts and lists, to be read only: the same words give the same object."""
@@ -23,9 +29,56 @@ def configuration(*overrides: str, folders: Sequence[Path] = ()) -> Configuratio
     return read_settled(composed(*overrides, folders=tuple(folders)), folders)
 
 
+def pipeline(run_ranks: RunRanks | None = None) -> Pipeline:
+    """One that keeps no reference on the disk."""
+    return Pipeline("test", Cache(None, 0.0), run_ranks)
+
+
+def cases(*overrides: str, folders: Sequence[Path] = ()) -> list[Case]:
+    """What is planned and can be done."""
+    plans = plan(configuration(*overrides, folders=folders), None)
+    return [each.case for each in plans if each.unsupported is None]
+
+
+def refused(*overrides: str, folders: Sequence[Path] = ()) -> str:
+    """The one line with which nothing is planned."""
+    with pytest.raises(ConfigError) as caught:
+        plan(configuration(*overrides, folders=folders), None)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def case_of(*overrides: str, folders: Sequence[Path] = ()) -> Case:
+    (only,) = cases(*overrides, folders=folders)
+    return only
+
+
+def run(folder: Path, *grids: Sequence[str], folders: Sequence[Path] = ()) -> pd.DataFrame:
+    """Measure into a new folder as the command does, as the first grid says; its rows."""
+    folder.mkdir()
+    asked = [configuration("reference.folder=null", *words, folders=folders) for words in grids]
+    plans = [each for grid in asked for each in plan(grid, None)]
+    for _ in dispatch.measure(asked[0], folder, plans, None, lambda case: None):
+        pass
+    return table.read_results(folder)
+
+
+def numbers(folder: Path, read: Callable[[Path], pd.DataFrame] = table.read_results) -> pd.DataFrame:
+    """The rows of a run in an order of their own, without what differs between runs of equal cases."""
+    rows = read(folder).drop(columns=COSTS, errors="ignore")
+    return rows.sort_values(list(rows.columns), ignore_index=True)
+
+
+def comparable(rows: pd.DataFrame, world: str = "") -> pd.DataFrame:
+    """The rows, or one world's, in order, without what differs between worlds although the bits agree."""
+    rows = rows[rows["world"] == world] if world else rows
+    rows = rows.drop(columns=[*COSTS, "case_id", "world", "sums"])
+    return rows.sort_values(["variant", "kernel", "world_size", "dtype", "seed", "tensor", "rank"], ignore_index=True)
+
+
 def measure(*overrides: str, folders: Sequence[Path] = (), only: str = "") -> pd.DataFrame:
     """The rows of every planned case, or of one variant's, unsupported ones included."""
     plans = plan(configuration(*TINY, *overrides, folders=folders), free_bytes=None)
     plans = [each for each in plans if only in ("", each.case.variant.name)]
-    pipeline = Pipeline("test", Cache(None, 0.0))
-    return pd.DataFrame([row for each in plans for row in measured(pipeline, each).rows])
+    by = pipeline()
+    return pd.DataFrame([row for each in plans for row in measured(by, each).rows])

@@ -13,16 +13,13 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.dtype import tensor_dtype
-from accuracy.execute.plan import plan
 from accuracy.explain.hypothesis import search
 from accuracy.measurement import compare
-from accuracy.measurement.pipeline import Pipeline
 from accuracy.measurement.targets import Targets
-from accuracy.reference.cache import Cache
 from accuracy.results import table
 from accuracy.runtime.sharding import cut
 from accuracy.verdict.proof import Cause, causes
-from tests.measuring import configuration
+from tests.measuring import case_of, pipeline
 
 SHAPE = ("problem.batch=1", "problem.seqlen=40", "problem.heads=12", "problem.heads_kv=4", "problem.head_dim=24",
          "problem.softmax_scale=0.2", "kernel=eager", "dtype=float64")  # fmt: skip
@@ -71,8 +68,8 @@ class Plain:
 
 @cache
 def of_case(*words: str) -> tuple[Case, Targets]:
-    (planned,) = plan(configuration("variant=ring", *SHAPE, *words), free_bytes=None)
-    return planned.case, Pipeline("test", Cache(None, 0.0)).targets(planned.case)
+    case = case_of("variant=ring", *SHAPE, *words)
+    return case, pipeline().targets(case)
 
 
 Plant = Callable[[Plain], dict[str, Tensor]]

@@ -12,6 +12,20 @@ async def forward(self, rank, q, k, v):
     {statement}
     return await super().forward(rank, q, k, v)
 """
+AFTERWARDS = {
+    "forward": """
+async def forward(self, rank, q, k, v):
+    out, lse = await super().forward(rank, q, k, v)
+    {}
+    return out, lse
+""",
+    "backward": """
+async def backward(self, rank, *tensors):
+    dq, dk, dv = await super().backward(rank, *tensors)
+    {}
+    return dq, dk, dv
+""",
+}
 DIES = "rank.world.rank == 1 and os.path.exists({0!r}) and (os.remove({0!r}), os.kill(os.getpid(), 9))"
 SHARDING = {"zigzag": "zigzag", "striped": "striped"}
 KNOBS = {"bpt": "query_chunk: 20\nkey_chunk: 36\n", "bpt_ring": "query_chunk: 20\nkey_chunk: 7\n",
@@ -38,6 +52,11 @@ def ring(folder: Path, name: str, methods: str) -> Path:
 def first(folder: Path, name: str, statement: str) -> Path:
     """The ring with a statement that each rank runs before its forward."""
     return ring(folder, name, FORWARD.format(statement=statement))
+
+
+def last(folder: Path, name: str, way: str, statement: str) -> Path:
+    """The ring with a statement that each rank runs after its forward, or its backward."""
+    return ring(folder, name, AFTERWARDS[way].format(statement))
 
 
 def dies_once(folder: Path, marker: Path) -> Path:

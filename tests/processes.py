@@ -1,17 +1,20 @@
-"""Processes: starting Python ones, whether they live, which belong to a test, where they listen, and waiting."""
+"""Processes: starting Python ones, which belong to a test, where they listen, and waiting."""
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from accuracy.core.paths import PACKAGE
 
 Process = subprocess.Popen[str]
-LOOPBACK = ("0100007F:", "00000000000000000000000001000000:")
+LOOPBACK = ("127.0.0.1", "::1")
 
 
 def start(*words: str, folder: Path | None = None, **variables: str) -> Process:
@@ -25,27 +28,33 @@ def start(*words: str, folder: Path | None = None, **variables: str) -> Process:
 
 def python(*words: str, folder: Path | None = None, **variables: str) -> "subprocess.CompletedProcess[str]":
     """The same, to its end."""
-    process = start(*words, folder=folder, **variables)
+    return ended(start(*words, folder=folder, **variables))
+
+
+def launched(size: int, *words: str, folder: Path, **variables: str) -> list["subprocess.CompletedProcess[str]"]:
+    """So many ranks of `python WORDS` as torchrun starts them, but for its agent, to their end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    several = variables | {
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    ranks = [start(*words, folder=folder, **several, RANK=f"{rank}", LOCAL_RANK=f"{rank}") for rank in range(size)]
+    return [ended(each) for each in ranks]
+
+
+def ended(process: Process) -> "subprocess.CompletedProcess[str]":
     out, err = process.communicate(timeout=600)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def alive(pid: int) -> bool:
-    """Running; a zombie waiting for its parent is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def marked(mark: str) -> list[int]:
-    """Processes that inherited an environment variable of this value."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark.encode() in (folder / "environ").read_bytes() and alive(int(folder.name)):
-                found.append(int(folder.name))
-    return found
+    """Living processes that inherited an environment variable of this value."""
+    each = psutil.process_iter(["environ", "status"])
+    found = [x for x in each if mark in (x.info["environ"] or {}).values() and x.info["status"] != psutil.STATUS_ZOMBIE]
+    return [x.pid for x in found]
 
 
 def wait_until(true: Callable[[], object], seconds: float) -> None:
@@ -55,12 +64,10 @@ def wait_until(true: Callable[[], object], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def listening(pids: list[int]) -> set[str]:
-    """The addresses that these processes accept TCP connections on, in the kernel's hexadecimal."""
-    sockets = set()
+def listening(pids: list[int]) -> set[tuple[str, int]]:
+    """The addresses and ports that these processes accept TCP connections on."""
+    found = set()
     for pid in pids:
-        for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
-            with contextlib.suppress(OSError):
-                sockets.add(os.readlink(descriptor))
-    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
-    return {line[1] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets}
+        with contextlib.suppress(psutil.Error):
+            found |= {x.laddr for x in psutil.Process(pid).net_connections("tcp") if x.status == psutil.CONN_LISTEN}
+    return found

@@ -16,10 +16,9 @@ from accuracy.execute.ranks.agent import Agent
 from accuracy.execute.ranks.rank import END, Rank, Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.inputs.drawing import draw_shard
-from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.simulate.program import PLAIN, Mode, Ran
 from accuracy.world.base import Tensors
+from tests.measuring import pipeline
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class RealRanks:
         self.number, self.sizes = 0, tuple(sizes)
         cases: Any = Inbox(self.path)
         threads = torch.get_num_threads()
-        task = Task(cases, Pipeline("test", Cache(None, 0.0)), self.path, backend, sizes, timeout, threads)
+        task = Task(cases, pipeline(), self.path, backend, sizes, timeout, threads)
         self.agent = Agent(task, [], self.path, serve)
         self.thread = threading.Thread(target=self.agent.run, daemon=True)
         self.thread.start()

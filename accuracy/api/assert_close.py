@@ -62,7 +62,7 @@ def assert_close(
         dq, dk, dv: gradients of (out * dout).sum(), of their inputs' shapes and dtype.
         dsink: (H,), that of sinks, any dtype; autograd gives it where a function gets sinks as a tensor.
         dbias: that of a bias given as attn_mask, in its shape; autograd gives it where the bias wants a gradient.
-        layout: bshd, bhsd, sbhd, thd (packed sequences), or kvpacked and qkvpacked, of which a function gets one tensor.
+        layout: bshd, bhsd, sbhd, thd (packed sequences), or kvpacked and qkvpacked, which a function gets in one.
         policy: `loosest`, what anybody's function may do and still be called rounding, or `kernel`, a fused kernel's
             roundings.
         arithmetic: of float32's products. A function that computes them in TF32, as tensor cores do, passes with a
@@ -70,7 +70,7 @@ def assert_close(
         pieces: ranks or chunks whose partial results are merged.
         how: causal (True: the last query sees the last key), softmax_scale; where they are not given, a function's own
             defaults, else False and D**-0.5. window (keys on both sides), documents (lengths), softcap, sinks (a logit
-            a head), attn_mask (True where a query sees a key, or a bias), dlse (of a loss that lse is part of, too), rows
+            a head), attn_mask (True where a query sees a key, or a bias), dlse (of a loss with lse in it), rows
             (positions of the tokens that one rank returned), as in `accuracy.bounds`; cu_seqlens, or cu_seqlens_q and
             cu_seqlens_k, of packed sequences; block_mask or mask_mod of flex_attention.
 

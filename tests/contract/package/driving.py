@@ -10,13 +10,10 @@ import pandas as pd
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.execute.plan import plan
-from accuracy.measurement.pipeline import Pipeline
 from accuracy.package import installed
-from accuracy.reference.cache import Cache
 from accuracy.results.table import TENSORS
 from accuracy.runtime.sharding import cut
-from tests.measuring import TINY, configuration
+from tests import measuring
 from tests.real_ranks import RealRanks
 
 _MEASURED: dict[tuple[str, str], Any] = {}
@@ -39,17 +36,13 @@ def missing(variant: str) -> str | None:
     return next((reason for name in found if (reason := installed.unsupported(name))), None)
 
 
-@cache
-def _pipeline() -> Pipeline:
-    """Inputs and reference are shared by all tests."""
-    return Pipeline("test", Cache(None, 0))
+_pipeline = cache(measuring.pipeline)
+"""Inputs and reference are shared by all tests."""
 
 
 def case_of(variant: str, *words: str) -> Case:
     """The one case that the words make of a variant; kernel=eager unless they say otherwise."""
-    (planned,) = plan(configuration(*TINY, *WORLD, "kernel=eager", f"variant={variant}", *words), None)
-    assert planned.unsupported is None, planned.unsupported
-    return planned.case
+    return measuring.case_of(*measuring.TINY, *WORLD, "kernel=eager", f"variant={variant}", *words)
 
 
 def with_backend_sums(case: Case) -> Case:

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from accuracy.core.errors import ConfigError
 from accuracy.execute.plan import plan
 from accuracy.kernel.eager import Eager
 from accuracy.package import flash_attn_stand_in, substitutes
 from accuracy.variant.base import schedule_of
 from tests.contract.package.driving import DISTRIBUTIONS, WORLD, missing
-from tests.measuring import TINY, configuration
+from tests.measuring import TINY, configuration, refused
 from tests.variants import packages
 
 VARIANTS = [name for name in packages() if name != "callable"]
@@ -25,18 +24,11 @@ INSTEAD = {  # 2 key/value heads on 4 ranks; few tokens
 }  # fmt: skip
 
 
-def unsupported(*words: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        plan(configuration(*WORDS, *words), None)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def test_it_plans_or_says_what_to_do_instead() -> None:
     for variant in VARIANTS:
         text = INSTEAD.get("torch_flex" if variant.startswith("torch_flex") else variant)
         if text and not missing(variant):
-            assert text in unsupported(f"variant={variant}")
+            assert text in refused(*WORDS, f"variant={variant}")
         elif not missing(variant):
             assert plan(configuration(*WORDS, f"variant={variant}"), None)[0].unsupported is None, variant
 
@@ -50,7 +42,7 @@ def test_a_missing_package_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatc
         for prefix, name in DISTRIBUTIONS.items():
             if variant.startswith(prefix):
                 reason = f"{name} is not installed; pip install 'attention-accuracy[packages]'"
-                assert unsupported(f"variant={variant}") == reason
+                assert refused(*WORDS, f"variant={variant}") == reason
                 plans = plan(configuration(*WORDS, f"variant=[{variant},ring]", "unusable=record"), None)
                 (case,) = (each.case for each in plans if each.unsupported)
                 assert f"{name}==None" in schedule_of(case.variant.forward).code(case)
@@ -70,7 +62,7 @@ def test_what_a_package_cannot_do_is_a_line_that_says_what_to_do() -> None:
         ("torch_context_parallel_allgather_balanced", "problem.mask=full", "unbalanced"),
     ):
         if not missing(variant):
-            assert text in unsupported(f"variant={variant}", word), (variant, word)
+            assert text in refused(*WORDS, f"variant={variant}", word), (variant, word)
 
 
 def test_what_the_stand_in_cannot_do_it_refuses_and_nobody_else_meets_it() -> None:

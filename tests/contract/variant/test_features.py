@@ -8,12 +8,9 @@ import torch
 
 from accuracy.core.case import Problem
 from accuracy.core.masks import Visibility
-from accuracy.execute.plan import plan
-from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.runtime.dropout import Dropout
 from tests import planting
-from tests.measuring import TINY, configuration, measure
+from tests.measuring import TINY, case_of, measure, pipeline
 
 TENSORS = ["out", "dq", "dk", "dv"]
 TWO = ("world_size=2", "dtype=float64")
@@ -62,8 +59,7 @@ def test_a_slip_is_seen(variant, problem, slip, tensors, least: float, monkeypat
 
 def reference_squares(lengths: tuple[int, ...], *words: str) -> list[float]:
     """The mean square of each rank's tokens of the reference's out."""
-    (planned,) = plan(configuration(*TINY, *words), None)
-    out = Pipeline("", Cache(None, 0.0)).targets(planned.case).reference["out"]
+    out = pipeline().targets(case_of(*TINY, *words)).reference["out"]
     return [float(x.square().mean()) for x in out.split(lengths, 1)]
 
 

@@ -5,13 +5,10 @@ import pytest
 import torch
 
 from accuracy.core.case import Part, Variant
-from accuracy.execute.plan import plan
 from accuracy.kernel import flash_attn
 from accuracy.kernel.eager import Eager
-from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.simulate.program import simulate
-from tests.measuring import configuration, measure
+from tests.measuring import case_of, measure, pipeline
 
 SCHEDULE = Part("flash_attn_split", "accuracy.variant.flash_attn_split")
 
@@ -25,9 +22,11 @@ def test_it_asks_the_package_for_its_number_of_parts(monkeypatch: pytest.MonkeyP
         return Eager().forward(q, k, v, scale=softmax_scale, causal=causal, out_dtype=q.dtype)
 
     words = ("problem.seqlen=40", "problem.seqlen_q=3", "problem.softmax_scale=0.25", "device=cpu")
-    (only,) = plan(configuration("variant=single_device", "world_size=1", *words), None)
-    case = replace(only.case, variant=Variant("split", "contiguous", SCHEDULE, SCHEDULE, (("splits", 4),)))
-    shards = [Pipeline("test", Cache(None, 0.0)).targets(case).given.tensors]
+    case = replace(
+        case_of("variant=single_device", "world_size=1", *words),
+        variant=Variant("split", "contiguous", SCHEDULE, SCHEDULE, (("splits", 4),)),
+    )
+    shards = [pipeline().targets(case).given.tensors]
     monkeypatch.setattr(flash_attn, "_interface", lambda: SimpleNamespace(flash_attn_with_kvcache=with_cache))
     (results,) = simulate(case, shards, kernel=flash_attn.FlashAttn()).results
     assert asked == [(3, 40, 0.25, True, 4, True)]

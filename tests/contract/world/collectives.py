@@ -5,7 +5,7 @@ order that shares no code with it."""
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from multiprocessing import get_context
@@ -176,14 +176,14 @@ def same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
     return all(torch.equal(x.view(-1), y.view(-1)) for x, y in pairs)
 
 
-def wrong(rank: int, size: int, device: str) -> list[str]:
+def wrong(rank: int, size: int, device: str, dtypes: Sequence[str]) -> list[str]:
     """What does not give what it should; on the first ranks in a group of their own, too."""
     groups = {"shared": dist.group.WORLD, "gloo": dist.new_group(backend="gloo"), "two": dist.new_group([0, 1])}
     devices = {"gloo": "cpu"}
     if device == "cuda" and torch.cuda.device_count() >= size:
         groups["nccl"], devices["nccl"] = dist.new_group(backend="nccl"), "cuda"
     found = handles(rank, size, device)
-    for name in DTYPES:
+    for name in dtypes:
         dtype = getattr(torch, name)
         make: Make = partial(made, dtype, device)
         for operation, run in {**MOVES, "beyond gloo": beyond_gloo}.items():
@@ -243,8 +243,8 @@ FAULTS = {
 }  # fmt: skip
 
 
-def live(rank: int, size: int, device: str, fault: str, folder: str) -> None:
-    """A rank's life: it writes what is wrong to a file."""
+def live(rank: int, size: int, device: str, faults: Mapping[str, Sequence[str]], folder: str) -> None:
+    """A rank's life: with each fault it writes what is wrong to a file."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     opened = device == "opened"  # every tensor is read out of the sender's memory on the GPU, whatever its size
@@ -255,27 +255,29 @@ def live(rank: int, size: int, device: str, fault: str, folder: str) -> None:
         torch.cuda.set_device(rank % torch.cuda.device_count())
     store = dist.FileStore(f"{folder}/store", size)
     dist.init_process_group(shared_gpu.NAME, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=120))
-    try:
-        with mock.patch.object(*FAULTS[fault]) if FAULTS[fault] else mock.MagicMock():
-            found = wrong(rank, size, device)
-        if any(call.args[0].is_cuda and len(call.args[0]) > 1 for call in sent.call_args_list) != opened:
-            found.append("tensors stay on the GPU or in main memory, as was not asked")
-    except Exception as error:
-        found = [f"{type(error).__name__}: {error}"]
-    (Path(folder) / f"{rank}").write_text("\n".join(found))
+    for fault, dtypes in faults.items():
+        try:
+            with mock.patch.object(*FAULTS[fault]) if FAULTS[fault] else mock.MagicMock():
+                found = wrong(rank, size, device, dtypes)
+            if any(call.args[0].is_cuda and len(call.args[0]) > 1 for call in sent.call_args_list) != opened:
+                found.append("tensors stay on the GPU or in main memory, as was not asked")
+        except Exception as error:
+            found = [f"{type(error).__name__}: {error}"]
+        (Path(folder) / f"{fault} {rank}").write_text("\n".join(found))
     os._exit(0)
 
 
-def found_by_ranks(size: int, device: str, fault: str = "none") -> list[set[str]]:
-    """What each of so many ranks found wrong."""
+def found_by_ranks(size: int, device: str, faults: Mapping[str, Sequence[str]]) -> dict[str, list[set[str]]]:
+    """What each of so many ranks found wrong with each fault, in these dtypes."""
     context = get_context("forkserver" if device == "cpu" else "spawn")
     context.set_forkserver_preload(["torch", "accuracy.world.shared_gpu"])
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [context.Process(target=live, args=(rank, size, device, fault, folder)) for rank in range(size)]
+        ranks = [context.Process(target=live, args=(rank, size, device, faults, folder)) for rank in range(size)]
         for each in ranks:
             each.start()
         for each in ranks:
             each.join(150)
             each.kill()
         leftovers.remove_shared_memory(each.pid or 0 for each in ranks)
-        return [{*(Path(folder) / f"{rank}").read_text().splitlines()} for rank in range(size)]
+        files = {fault: [Path(folder) / f"{fault} {rank}" for rank in range(size)] for fault in faults}
+        return {fault: [{*path.read_text().splitlines()} for path in paths] for fault, paths in files.items()}

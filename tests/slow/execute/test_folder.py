@@ -14,7 +14,7 @@ from accuracy.core.errors import ConfigError
 from accuracy.execute import folder as folders
 from accuracy.results import table
 from tests.command_line import SHORT, CommandLine
-from tests.measuring import COSTS
+from tests.measuring import numbers
 
 WORDS = (*SHORT, "seed=[0,1]", "output_dir=run")
 
@@ -35,11 +35,6 @@ DAMAGES: dict[str, Callable[[Path, Path], object]] = {
     "another case's": lambda path, other: shutil.copy(other, path),
     "a bit flipped": flipped,
 }
-
-
-def numbers(folder: Path) -> pd.DataFrame:
-    rows = table.read_results(folder).drop(columns=COSTS)
-    return rows.sort_values(["case_id", "tensor", "rank"], ignore_index=True)
 
 
 @pytest.fixture

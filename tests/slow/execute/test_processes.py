@@ -19,14 +19,11 @@ from accuracy import cli as command
 from accuracy.core.case import Case
 from accuracy.execute import leftovers, output, pool, worker
 from accuracy.execute import start as start_of_processes
-from accuracy.execute.plan import plan
 from accuracy.execute.worker import Work
-from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.results import table
-from tests import planting, processes
+from tests import measuring, planting, processes
 from tests.command_line import SHORT, TINY, CommandLine, finish, start
-from tests.measuring import COSTS, configuration
+from tests.measuring import numbers
 from tests.processes import LOOPBACK, listening, marked, wait_until
 from tests.slow.foreign.functions import eager_out
 
@@ -42,22 +39,16 @@ def plant(folder: Path, **statements: str) -> str:
 
 
 def cases(*words: str, folders: tuple[Path, ...] = ()) -> list[Case]:
-    planned = plan(configuration(*TINY, "dtype=float32", *words, folders=folders), None)
-    return [each.case for each in planned if each.unsupported is None]
+    return measuring.cases(*TINY, "dtype=float32", *words, folders=folders)
 
 
 def work(folder: Path, *gpus: int | None) -> Work:
-    return Work(Pipeline("test", Cache(None, 0.0)), folder, gpus, 1)
+    return Work(measuring.pipeline(), folder, gpus, 1)
 
 
 def measured(given: list[Case], how: Work) -> Counter[str]:
     with closing(pool.measure(given, how, lambda case: None)) as ended:
         return Counter(ended)
-
-
-def rows(folder: Path) -> pd.DataFrame:
-    found = table.read_results(folder).drop(columns=COSTS)
-    return found.sort_values(list(found.columns), ignore_index=True)
 
 
 def case_files(folder: Path) -> dict[Path, int]:
@@ -114,9 +105,9 @@ def test_what_a_part_forks_changes_and_prints_ends_with_its_case(
     assert "changed torch.nn.functional.softmax" in printed
     assert "further bytes that functions printed are left out" in printed
     assert len(printed) < 2 * output.MOST_BYTES
-    found = rows(tmp_path / "run")
+    found = numbers(tmp_path / "run")
     ring = found[found["variant"] == "ring"].reset_index(drop=True)
-    pd.testing.assert_frame_equal(ring, rows(tmp_path / "usual"), check_exact=True)
+    pd.testing.assert_frame_equal(ring, numbers(tmp_path / "usual"), check_exact=True)
     server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     kept = {server, *(each.pid for each in multiprocessing.active_children())}
     assert not {*leftovers.marked(start_of_processes._mark())} - kept
@@ -224,7 +215,7 @@ def test_however_the_command_ends_no_process_stays_and_its_rows_do(tmp_path: Pat
     pids = marked(mark)
     assert len(pids) > 2
     assert bool(listening(pids)) is (whom == "ranks")
-    assert all(address.startswith(LOOPBACK) for address in listening(pids))
+    assert {address for address, _ in listening(pids)} <= {*LOOPBACK}
     (os.killpg if whom == "all" else os.kill)(process.pid, sent)
     error = process.communicate(timeout=60)[1]
     assert process.returncode == (-sent if sent == signal.SIGKILL else command.INTERRUPTED)
@@ -235,10 +226,10 @@ def test_however_the_command_ends_no_process_stays_and_its_rows_do(tmp_path: Pat
     assert (results["status"] == table.OK).all()
 
 
-SEEDS = 8  # enough that a run is not over before it is interrupted, also on a busy machine
-GRID = (*TINY, "device=cpu", "variant=[ring,bpt_ring]", "dtype=[bfloat16,float32]", "world_size=[1,4]",
-        "workers=1", f"seed={list(range(SEEDS))}", "output_dir=run")  # fmt: skip
-CASES = 2 * 2 * 2 * SEEDS
+SEEDS = 4
+GRID = ("--config-dir=parts", *TINY, "device=cpu", "dtype=float32", "world_size=[1,4]", "workers=1",
+        f"seed={list(range(SEEDS))}", "output_dir=run")  # fmt: skip
+CASES = 2 * 2 * SEEDS
 
 
 def test_an_interrupt_ends_a_run_in_order_and_the_same_command_ends_it_as_an_undisturbed_one(
@@ -246,7 +237,8 @@ def test_an_interrupt_ends_a_run_in_order_and_the_same_command_ends_it_as_an_und
 ) -> None:
     """Of another process with another seed of Python's hashes, so case ids depend on neither."""
     folder = accuracy.folder / "run"
-    process = start(accuracy.folder, *GRID, PYTHONHASHSEED="4711")
+    words = (*GRID, plant(accuracy.folder, slow="time.sleep(0.1)"))  # not over before it is interrupted
+    process = start(accuracy.folder, *words, PYTHONHASHSEED="4711")
     wait_until(lambda: case_files(folder) or process.poll() is not None, 600)
     process.send_signal(signal.SIGINT)
     answer, before = finish(process), case_files(folder)
@@ -258,16 +250,16 @@ def test_an_interrupt_ends_a_run_in_order_and_the_same_command_ends_it_as_an_und
     assert (first["count"] == len(table.TENSORS) * (first["ranks"] + 1)).all()  # on every rank and on all together
     assert table.read_run(folder)["ended"] is None
 
-    answer = accuracy(*GRID)
+    answer = accuracy(*words)
     assert answer.status == 0
     assert {path: case_files(folder)[path] for path in before} == before
     assert f"{CASES - len(before)} measured, 0 unsupported, 0 failed, {len(before)} found done" in answer.out
     assert table.read_run(folder)["ended"] is not None
-    disturbed = rows(folder)
+    disturbed = numbers(folder)
     assert (disturbed["status"] == table.OK).all()
     shutil.rmtree(folder)
-    assert accuracy(*GRID).status == 0
-    pd.testing.assert_frame_equal(disturbed, rows(folder), check_exact=True)
+    assert accuracy(*words).status == 0
+    pd.testing.assert_frame_equal(disturbed, numbers(folder), check_exact=True)
 
 
 def test_ctrl_c_while_the_server_of_a_worker_imports_leaves_it_at_work_and_says_nothing(tmp_path: Path) -> None:

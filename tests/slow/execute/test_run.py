@@ -15,7 +15,7 @@ from accuracy.execute.settle import read_settled
 from accuracy.measurement import provenance
 from accuracy.results import storage, table
 from tests.command_line import SHORT, TINY, CommandLine, finish, start
-from tests.measuring import COSTS, composed
+from tests.measuring import composed, numbers
 
 
 def test_a_folder_of_another_setting_is_refused(accuracy: CommandLine) -> None:
@@ -103,11 +103,6 @@ def test_the_driver_is_the_one_that_the_kernel_names(tmp_path: Path, monkeypatch
         assert provenance._driver() == version
 
 
-def rows(folder: Path, read=table.read_results) -> pd.DataFrame:
-    found = read(folder).drop(columns=COSTS, errors="ignore")
-    return found.sort_values(list(found.columns), ignore_index=True)
-
-
 def test_the_rows_are_those_of_one_worker_and_one_thread_bit_for_bit(tmp_path: Path, accuracy: CommandLine) -> None:
     """Results, positions and steps, what they cost aside. Two threads for a case are what changes last digits."""
     words = ("device=cpu", "variant=ring", "dtype=float32", "problem.seqlen=256", "reruns.trace=true",
@@ -123,10 +118,10 @@ def test_the_rows_are_those_of_one_worker_and_one_thread_bit_for_bit(tmp_path: P
         about[name] = run["workers"], run["fingerprint"]["knobs"]["threads"]
     assert about == {"plain": (2, 1), "one": (1, 1), "threads": (1, 2)}
     for read in (table.read_results, *(partial(table.read_side, name=name) for name in ("positions", "steps"))):
-        here, there = rows(tmp_path / "plain", read), rows(tmp_path / "one", read)
+        here, there = numbers(tmp_path / "plain", read), numbers(tmp_path / "one", read)
         assert len(here)
         pd.testing.assert_frame_equal(here, there, check_exact=True)
-    plain, other = rows(tmp_path / "plain"), rows(tmp_path / "threads")
+    plain, other = numbers(tmp_path / "plain"), numbers(tmp_path / "threads")
     same_case = plain[plain["case_id"].isin(other["case_id"])].reset_index(drop=True)
     assert len(same_case) == len(other)
     assert not same_case.equals(other)
@@ -139,5 +134,5 @@ def test_on_all_gpus_the_rows_are_those_of_one(accuracy: CommandLine) -> None:
     words = (*TINY, "variant=[ring,zigzag]", "dtype=[bfloat16,float32]", "world_size=[1,2,4]", "seed=[0,1]")
     for folder, workers in (("alone", "workers=1"), ("all", "workers=auto")):
         assert accuracy(*words, "kernel=eager", f"output_dir={folder}", workers).status == 0
-    here, there = (rows(accuracy.folder / name) for name in ("alone", "all"))
+    here, there = (numbers(accuracy.folder / name) for name in ("alone", "all"))
     pd.testing.assert_frame_equal(here, there, check_exact=True)

@@ -7,49 +7,35 @@ from accuracy.results import table
 from tests import planting, processes
 from tests.command_line import SHORT, CommandLine
 
-BACKWARD = """
-async def backward(self, rank, dout, q, k, v, out, lse):
-    dq, dk, dv = await super().backward(rank, dout, q, k, v, out, lse)
-    {}
-    return dq, dk, dv
-"""
-FORWARD = """
-async def forward(self, rank, q, k, v):
-    result = await super().forward(rank, q, k, v)
-    {}
-    return result
-"""
-RAISES = FORWARD.format("if rank.world.rank == 1: raise ValueError('planted')")
-BROKEN = {  # code, and the reason in the row
-    "raises": (RAISES, "rank 1: ValueError: planted"),
-    "hungry": (
-        FORWARD.format("if rank.world.rank == 1: raise torch.OutOfMemoryError('CUDA out of memory')"),
-        "rank 1: OutOfMemoryError: CUDA out of",
-    ),
-    "gives_nan": (BACKWARD.format("dq[0, 0, 0, :2] = torch.nan"), "4 non-finite values in dq"),  # two on each rank
+OUT_OF_MEMORY = "raise torch.OutOfMemoryError('CUDA out of memory')"
+ON_RANK_1 = "if rank.world.rank == 1: {}"
+RAISES = "forward", ON_RANK_1.format("raise ValueError('planted')")
+BROKEN = {  # which way, what it does in the end, and the reason in the row
+    "raises": (*RAISES, "rank 1: ValueError: planted"),
+    "hungry": ("forward", ON_RANK_1.format(OUT_OF_MEMORY), "rank 1: OutOfMemoryError: CUDA out of"),
+    "gives_nan": ("backward", "dq[0, 0, 0, :2] = torch.nan", "4 non-finite values in dq"),  # two on each rank
     "upcasts": (
-        BACKWARD.format("dv = dv.double() if rank.world.rank == 1 else dv"),
+        "backward", "dv = dv.double() if rank.world.rank == 1 else dv",
         "WrongResult: dv came as float64, expected float32",
     ),
-    "misshapes": (BACKWARD.format("dk = dk[:, :1]"), "WrongResult: dk came as (1, 1, 2, 8), expected (1, 16, 2, 8)"),
+    "misshapes": ("backward", "dk = dk[:, :1]", "WrongResult: dk came as (1, 1, 2, 8), expected (1, 16, 2, 8)"),
     "waits_for_ever": (
-        BACKWARD.format("rank.world.rank == 0 and await rank.world.ring_shift((dq,))"),
-        "Deadlock: rank 0 waits for operation ",
+        "backward", "rank.world.rank == 0 and await rank.world.ring_shift((dq,))", "Deadlock: rank 0 waits for",
     ),
-    "writes_to_its_inputs": (FORWARD.format("q.mul_(2)"), "rank 0: RuntimeError: the variant wrote to its inputs"),
-}
+    "writes_to_its_inputs": ("forward", "q.mul_(2)", "rank 0: RuntimeError: the variant wrote to its inputs"),
+}  # fmt: skip
 
 
 def test_a_failing_variant_is_a_row_with_its_reason_and_the_run_goes_on(accuracy: CommandLine) -> None:
-    for name, (code, _) in BROKEN.items():
-        planting.ring(accuracy.folder / "parts", name, code)
+    for name, (way, statement, _) in BROKEN.items():
+        planting.last(accuracy.folder / "parts", name, way, statement)
     words = (*SHORT, f"variant=[{','.join([*BROKEN, 'zigzag'])}]", "output_dir=run")
     answer = accuracy("--config-dir=parts", *words)
     assert answer.status == 0
     assert f"1 measured, 0 unsupported, {len(BROKEN)} failed" in answer.out
     results = table.read_results(accuracy.folder / "run")
     assert set(results[results["status"] == table.OK]["variant"]) == {"zigzag"}
-    for name, (_, reason) in BROKEN.items():
+    for name, (*_, reason) in BROKEN.items():
         (found,) = results.loc[results["variant"] == name, "reason"].unique()
         assert found.startswith(reason)
     assert results[results["variant"] == "gives_nan"]["nonfinite"].max() == 4  # its numbers are kept
@@ -58,7 +44,7 @@ def test_a_failing_variant_is_a_row_with_its_reason_and_the_run_goes_on(accuracy
 def test_when_nothing_could_be_measured_the_status_says_so_every_time(accuracy: CommandLine) -> None:
     """Also when unsupported cases were found done: they are no measurement. (36 tokens: zigzag does not support four
     ranks.)"""
-    parts = planting.ring(accuracy.folder / "parts", "raises", RAISES)
+    parts = planting.last(accuracy.folder / "parts", "raises", *RAISES)
     code = (parts / "variant" / "raises.py").read_text()
     planting.variant(parts, "mirrored", code.replace("Planted()", "Planted(shardings=('zigzag',))"), "zigzag")
     words = (*SHORT, "variant=[raises,mirrored]", "world_size=[2,4]", "problem.seqlen=36", "output_dir=run")

@@ -21,19 +21,17 @@ from accuracy.execute.settle import settled, side_by_side
 from accuracy.execute.worker import Work
 from accuracy.measurement.memory import bytes_needed
 from accuracy.measurement.observe import shared
-from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.results import table
 from accuracy.runtime import device
 from accuracy.runtime.changes import Changes
+from tests import measuring
 from tests.measuring import TINY, configuration
 
 ONE = ("variant=ring", "world_size=2", "dtype=float32", "seed=0")
 
 
 def cases(*words: str) -> list[Case]:
-    plans = plan(configuration(*TINY, "device=cpu", "variant=[ring,zigzag]", *words), None)
-    return [each.case for each in plans if each.unsupported is None]
+    return measuring.cases(*TINY, "device=cpu", "variant=[ring,zigzag]", *words)
 
 
 def simulated(given: list[Case], workers: int, reference: float) -> tuple[list[Case], float]:
@@ -106,7 +104,7 @@ def test_a_gpu_has_a_worker_for_each_reference(monkeypatch: pytest.MonkeyPatch) 
 def test_a_case_that_shares_its_gpu_has_no_time(tmp_path: Path) -> None:
     (case,) = cases(*ONE)
     for gpus, known in (((0, 0), False), ((0, 1), True)):
-        given = Work(Pipeline("test", Cache(None, 0.0)), tmp_path, gpus, 1)
+        given = Work(measuring.pipeline(), tmp_path, gpus, 1)
         assert worker_process._measured(given, case, None, Changes()) == (table.OK, True)
         assert table.read_results(tmp_path)["seconds"].notna().any() == known
 

@@ -166,9 +166,10 @@ class Wrong(Steps):
 
 
 def ring(
-    wrong: str, causes: Sequence[str] = (), /, says: str = "", free: tuple[str, ...] = (), **steps: Any
-) -> Foreign:
-    return Foreign(partial(attend, steps=Wrong(**steps)), "bshd", (1, 4), False, wrong, "", causes, says, free)
+    wrong: str, causes: Sequence[str] = (), /, says: str = "", free: tuple[str, ...] = (),
+    ranks: tuple[int, ...] = (1, 4), **steps: Any,
+) -> Foreign:  # fmt: skip
+    return Foreign(partial(attend, steps=Wrong(**steps)), "bshd", ranks, False, wrong, "", causes, says, free)
 
 
 def missing(when: Callable[[Where, int], Any]) -> Callable[[Where, int, bool], int]:
@@ -225,7 +226,7 @@ FAULTY = {
                      times=missing(lambda where, length: where[1] % 2)),
     "long": ring(EVERYTHING, BLOCKS, "only with seqlen=2304", ("seqlen",),
                  times=missing(lambda where, length: length * where[1] > 2048)),
-    "second_of_batch": ring(EVERYTHING, ("shard",), "only with batch=2", given=first_item_s_keys),
+    "second_of_batch": ring(EVERYTHING, ("shard",), "only with batch=2", ranks=(1,), given=first_item_s_keys),
     "race": Foreign(partial(attend, steps=Wrong(received=late)), ranks=(1, 4), wrong="out", may=EVERYTHING,
                     says=RUN_TO_RUN),
     "sum_never_zeroed": ring("dq", says=RUN_TO_RUN, gradients=never_zeroed),

@@ -76,20 +76,20 @@ def attention_of(product: Product, factor: float = 1.0, unit: int = 1) -> Callab
     return attention
 
 
-@pytest.mark.stress(2, "product")
+@pytest.mark.stress(2)
 @pytest.mark.parametrize(
     ("product", "words"),
     [(tf32, "rounded to 10 bits"), (tf32_cut, "cut off to 10 bits"), (split_16, "about 16 bits"), (cut_sums, "")],
 )
-def test_tensor_cores_arithmetic_is_no_fault(product: Product, words: str) -> None:
+def test_tensor_cores_arithmetic_is_no_fault(product: Product, words: str, few_grids: None) -> None:
     found = accuracy.diagnose(attention_of(product), **SMALL)
     assert (found.label, found.is_bug) == (ROUNDING, False)
     assert words in found.sentence
 
 
-@pytest.mark.stress(1, "product")
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("product", [tf32, tf32_cut])
-def test_a_factor_beside_tf32_is_found(product: Product) -> None:
+def test_a_factor_beside_tf32_is_found(product: Product, few_grids: None) -> None:
     found = accuracy.diagnose(attention_of(product, factor=1.01), **SMALL)
     assert found.label == LOGIC
     assert {"out"} <= {*found.verdicts.loc[found.verdicts["label"] == LOGIC, "tensor"]}
@@ -116,7 +116,7 @@ def test_assert_accurate_takes_what_was_said_and_tells_what_was_not(
     assert any("TF32" in str(each.message) for each in told) == warned
 
 
-def test_a_function_of_some_lengths_is_questioned_in_those() -> None:
+def test_a_function_of_some_lengths_is_questioned_in_those(few_runs_again: None) -> None:
     small = {name: value for name, value in SMALL.items() if name != "seqlen"}
     found = accuracy.diagnose(attention_of(torch.matmul, unit=64), **small)
     rows = found.results.drop_duplicates("case_id")
@@ -137,7 +137,9 @@ def few_rows(out: Tensor) -> Tensor:
     ("dtypes", "fault"),
     [("float16", few_rows), ("float16", lambda out: out * 1.05), ("float32", lambda out: out * 1.00003)],
 )
-def test_a_fault_of_a_format_s_size_is_no_arithmetic(dtypes: str, fault: Callable[[Tensor], Tensor]) -> None:
+def test_a_fault_of_a_format_s_size_is_no_arithmetic(
+    dtypes: str, fault: Callable[[Tensor], Tensor], few_grids: None
+) -> None:
     healthy = attention_of(torch.matmul)
 
     def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> tuple[Tensor, Tensor]:

@@ -7,33 +7,22 @@ import pytest
 import torch
 
 import accuracy
-from accuracy.config import resolve
 from accuracy.results import table
 from accuracy.results.table import TENSORS
 from accuracy.verdict import inside
 from accuracy.verdict.label import BUGS, PRECISION_FLOOR, ROUNDING
 from accuracy.verdict.verdict import verdicts
-from tests.slow.foreign.functions import (
-    FAULTY,
-    HEALTHY,
-    RUN_TO_RUN,
-    eager,
-    eager_out,
-    forward_only,
-    softmax_in_float32,
-)  # fmt: skip
+from tests.slow.foreign import functions
+from tests.slow.foreign.functions import FAULTY, HEALTHY, RUN_TO_RUN, eager, eager_out, forward_only
 from tests.unit.fault import rates
 
 SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16, "device": "cpu"}
 pytestmark = pytest.mark.xdist_group("foreign")
-FEW_PAIRS = 2**18
-"""In place of `config.resolve.MOST_PAIRS_AGAIN`: 7 runs again of each of four seeds, not the 230 that a race needs."""
 
 
 @pytest.mark.stress(1)
 @pytest.mark.parametrize("name", HEALTHY)
-def test_a_healthy_function_is_called_healthy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolve, "MOST_PAIRS_AGAIN", FEW_PAIRS)
+def test_a_healthy_function_is_called_healthy(name: str, few_runs_again: None) -> None:
     each = HEALTHY[name]
     found = accuracy.diagnose({name: each.fn}, layout=each.layout, world_size=list(each.ranks), **SMALL)
     assert found.label == ROUNDING, (found.sentence, found.evidence)
@@ -43,18 +32,18 @@ def test_a_healthy_function_is_called_healthy(name: str, monkeypatch: pytest.Mon
 @pytest.mark.stress(1)
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_fault_is_found_in_its_tensors_with_no_wrong_cause(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     fault = FAULTY[name]
     if fault.says != RUN_TO_RUN:
-        monkeypatch.setattr(resolve, "MOST_PAIRS_AGAIN", FEW_PAIRS)
+        request.getfixturevalue("few_runs_again")
     wrong = fault.wrong.split()
     may_be = {*wrong, *fault.may.split()} | ({"delta"} if "out" in wrong else set())
     how = {**SMALL, "layout": fault.layout, "world_size": list(fault.ranks), "output_dir": tmp_path / "run"}
     found = accuracy.diagnose({name: fault.fn}, **{key: how[key] for key in how if key not in fault.free})
     right = [tensor for tensor in TENSORS if tensor not in may_be]
     assert rates.detection(name, dict.fromkeys(wrong, ""), found.verdicts, right).caught, found.sentence
-    assert found.label in ((PRECISION_FLOOR,) if name == "eager_lse_in_bfloat16" else BUGS), found.sentence
+    assert found.label == PRECISION_FLOOR if name == "eager_lse_in_bfloat16" else found.is_bug, found.sentence
     assert fault.says in found.sentence
     cause = rates.explanation(name, fault.causes, table.read_side(tmp_path / "run", "hypotheses"), found.results)
     assert cause.right or not cause.proven, found.sentence
@@ -92,16 +81,15 @@ def test_lse_may_come_in_any_dtype_and_is_held_to_that() -> None:
     assert ((lse["x_floor"] < 4) | (lse["variant"] == "float64")).all()
 
 
-def test_a_dtype_that_a_function_refuses_is_named_and_the_others_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dtype_that_a_function_refuses_is_named_and_the_others_are_judged(few_grids: None) -> None:
     """Peaked inputs are run in bfloat16 and float32 only: no finer dtype shows that rounded scores merely round."""
 
     def short(q: Any, k: Any, v: Any, **how: Any) -> Any:
         if q.element_size() != 2:
             raise RuntimeError("only 16 bits")
-        return softmax_in_float32(q, k, v, **how)
+        return functions.softmax_in_float32(q, k, v, **how)
 
-    monkeypatch.setattr(resolve, "MOST_PAIRS_AGAIN", FEW_PAIRS)
-    large: dict[str, Any] = SMALL | {"seqlen": 528, "head_dim": 32, "softmax_scale": 0.2}
+    large: dict[str, Any] = SMALL | {"seqlen": 264, "head_dim": 32, "softmax_scale": 0.2}
     found = accuracy.diagnose(short, layout="bhsd", world_size=1, **large)
     assert found.label == ROUNDING, found.sentence
     assert any(each.startswith("Not measured in float32, float64: RuntimeError: only 16") for each in found.evidence)

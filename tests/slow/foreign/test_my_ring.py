@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 import accuracy
-from accuracy.config import resolve
 from tests.command_line import CommandLine
 from tests.processes import python
 from tests.slow.foreign import ring
-from tests.slow.foreign.test_foreign import FEW_PAIRS
 
 pytestmark = pytest.mark.xdist_group("foreign")
 SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16}
@@ -22,24 +20,11 @@ import accuracy
 from accuracy.config import resolve
 from tests.slow.foreign import ring
 
-resolve.MOST_PAIRS_AGAIN = {FEW_PAIRS}
+resolve.MOST_PAIRS_AGAIN = 2**18
 found = accuracy.diagnose(ring.wrong_from_three_ranks_on, dtype="bfloat16", **{SMALL})
 ran = sorted(set(found.results.loc[found.results["status"] == "ok", "world_size"]))
 print(f"<{{found.label}} {{found.is_bug}} {{ran}}>", flush=True)
 """
-
-
-@pytest.fixture(autouse=True)
-def _few_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolve, "MOST_PAIRS_AGAIN", FEW_PAIRS)
-
-
-@pytest.mark.stress(1)
-@pytest.mark.parametrize("name", RINGS)
-def test_by_diagnose_on_one_to_four_ranks(name: str) -> None:
-    found = accuracy.diagnose(RINGS[name], dtype="bfloat16", **SMALL)
-    assert found.is_bug == (name == "wrong"), found.sentence
-    assert set(found.results.loc[found.results["status"] == "ok", "world_size"]) == {1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("name", RINGS)
@@ -53,10 +38,11 @@ def test_by_the_assertion_and_the_fixture(name: str, accuracy_gate: Callable[...
         accuracy_gate(RINGS[name], seeds=[0, 1], **SMALL)
 
 
-@pytest.mark.stress(2)
+@pytest.mark.stress(2, "words")
 @pytest.mark.parametrize("name", RINGS)
 @pytest.mark.parametrize("words", [(), ("experiment=diagnose", "dtype=bfloat16")], ids=["measured", "diagnosed"])
-def test_by_the_command(words: tuple[str, ...], name: str, accuracy: CommandLine) -> None:
+def test_by_the_command(words: tuple[str, ...], name: str, accuracy: CommandLine, few_grids: None) -> None:
+    """By a diagnosis from Python: `odd_size` of `test_foreign`."""
     problem = [f"problem.{key}={value}" for key, value in SMALL.items()]
     fn = f"variant.fn=tests.slow.foreign.ring.{RINGS[name].__name__}"
     done = accuracy(*words, "variant=callable", fn, *problem, "output_dir=run", "device=cpu")

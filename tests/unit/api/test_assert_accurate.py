@@ -8,7 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from accuracy import assert_accurate
 from accuracy.verdict.rule import factor
-from tests.processes import python
+from tests.processes import launched
 
 pytestmark = pytest.mark.xdist_group("measure")
 SMALL = {"seqlen": 128, "heads": 4, "heads_kv": 2, "head_dim": 16, "world_size": 1}  # none shares its work
@@ -161,12 +161,11 @@ def test_raising():
 """
 
 
-def test_under_torchrun_every_rank_fails_and_the_first_names_the_worst(tmp_path: Path) -> None:
+def test_launched_every_rank_fails_and_the_first_names_the_worst(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE)
-    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "pytest", "-q")
-    variables = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "OMP_NUM_THREADS": "1"}
-    done = python(*words, "-p", "no:cacheprovider", str(tmp_path), folder=tmp_path, **variables)
-    output = done.stdout + done.stderr
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path))
+    done = launched(2, *words, folder=tmp_path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    output = "".join(each.stdout + each.stderr for each in done)
     assert output.count("2 failed, 1 passed") == 2, output
     assert len(re.findall("E .*dq is .* times as far from float64 .*, on rank 1 .* times", output)) == 1
     assert len(re.findall("E .*rank 1: ValueError: on purpose", output)) == 1

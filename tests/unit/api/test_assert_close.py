@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 import accuracy
-from accuracy.api import tf32
 from accuracy.runtime.sharding import token_map
 from tests.processes import python
 from tests.slow.foreign.functions import eager, visible
+from tests.slow.foreign.test_arithmetic import Product, attention_of, tf32, tf32_cut
 from tests.unit.bound.test_bounds import ALIKE, ORDINARY, drawn
 
 SHORT = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-18}
@@ -150,44 +150,29 @@ def test_a_function_that_writes_to_its_inputs_fails() -> None:
         accuracy.assert_close(lambda q, k, v: q.mul_(0.25), q, k, v)
 
 
-def in_tf32(way: str, **fault: float) -> Callable[..., Tensor]:
-    """Attention whose products have operands of 11 bits. fault: a factor of the scale, or of dq."""
-
-    class Product(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, a: Tensor, b: Tensor) -> Tensor:
-            ctx.save_for_backward(a, b)
-            return tf32.rounded(a, way) @ tf32.rounded(b, way)
-
-        @staticmethod
-        def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
-            a, b = ctx.saved_tensors
-            g = tf32.rounded(gradient, way)
-            return g @ tf32.rounded(b, way).mT, tf32.rounded(a, way).mT @ g
+def in_tf32(product: Product, scale: float = 1.0, dq: float = 1.0) -> Callable[..., Tensor]:
+    """Attention whose products have operands of 11 bits; scale, dq: a factor of it, as a fault."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
-        q = q * fault.get("dq", 1.0) + q.detach() * (1 - fault.get("dq", 1.0))
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        scores = Product.apply(q, k.mT) * softmax_scale * fault.get("scale", 1.0)
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
-        return Product.apply(scores.softmax(-1), v).transpose(1, 2)
+        q = q * dq + q.detach() * (1 - dq)
+        return attention_of(product)(q, k, v, causal=causal, softmax_scale=softmax_scale * scale)[0]
 
     return attend
 
 
-@pytest.mark.parametrize("way", tf32.WAYS)
-def test_tf32_is_a_fact_that_is_told_and_no_fault_unless_float32_is_asked(way: str) -> None:
-    tensors = [torch.randn(1, 77, 2, 32, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
-    q, k, v, dout = tensors
+@pytest.mark.parametrize("product", [tf32, tf32_cut])
+def test_tf32_is_a_fact_that_is_told_and_no_fault_unless_float32_is_asked(product: Product) -> None:
+    q, k, v, dout = (torch.randn(1, 77, 2, 32, generator=torch.Generator().manual_seed(seed)) for seed in range(4))
+    how = {"dout": dout, "causal": True}
     with pytest.warns(UserWarning, match="computes float32 in TF32"):
-        errors = accuracy.assert_close(in_tf32(way), q, k, v, dout=dout, causal=True)
+        errors = accuracy.assert_close(in_tf32(product), q, k, v, **how)
     assert 1e-4 < errors["out"] < 3e-3
-    accuracy.assert_close(in_tf32(way), q, k, v, dout=dout, causal=True, arithmetic="tf32")
+    accuracy.assert_close(in_tf32(product), q, k, v, **how, arithmetic="tf32")
     with pytest.raises(AssertionError, match="out is wrong"):
-        accuracy.assert_close(in_tf32(way), q, k, v, dout=dout, causal=True, arithmetic="float32")
+        accuracy.assert_close(in_tf32(product), q, k, v, **how, arithmetic="float32")
     for fault, tensor in (({"scale": 1.01}, "out"), ({"dq": 1.004}, "dq")):
         with pytest.raises(AssertionError, match=f"{tensor} is wrong"):
-            accuracy.assert_close(in_tf32(way, **fault), q, k, v, dout=dout, causal=True, arithmetic="tf32")
+            accuracy.assert_close(in_tf32(product, **fault), q, k, v, **how, arithmetic="tf32")
 
 
 @pytest.mark.parametrize("sharding", ["contiguous", "zigzag", "striped"])

@@ -199,8 +199,12 @@ MAINTAINERS = {"publish"}  # of tables: it takes no tensors
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("entry", [*ENTRIES.values(), *COMMANDS.values()], ids=lambda each: each.__name__)
 def test_every_entry_and_command_works_on_every_device(
-    entry: Callable[[str, Path], None], device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    entry: Callable[[str, Path], None], device: str, tmp_path: Path, request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """On a GPU a diagnosis goes through all of its grids."""
+    if device == "cpu":
+        request.getfixturevalue("few_grids")
     monkeypatch.chdir(tmp_path)
     entry(device, tmp_path)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from accuracy.config import resolve
 from accuracy.core.paths import PACKAGE
 
 NOTEBOOK = PACKAGE.parent / "examples" / "quickstart.ipynb"
@@ -23,9 +22,8 @@ def run(source: str, space: dict[str, Any]) -> Any:
 
 
 def test_every_cell_of_the_quickstart_runs_and_shows_what_it_says(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    few_grids: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(resolve, "MOST_PAIRS_AGAIN", 2**16)  # few runs again
     cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
     space: dict[str, Any] = {"__name__": "__main__"}

@@ -15,8 +15,8 @@ import pytest
 from accuracy.cli import accept, check, publish, report
 from accuracy.measurement import provenance
 from accuracy.report import build
-from accuracy.results import storage, table
-from tests.measuring import COSTS
+from accuracy.results import storage
+from tests.measuring import numbers
 from tests.sampling import seeds
 from tests.unit.attack.damages import damage
 from tests.unit.gate import made_up
@@ -26,11 +26,6 @@ from tests.unit.report.embedded_rows import embedded
 pytestmark = pytest.mark.xdist_group("damage")  # the files and what commands make of them are made once
 SMALL = MadeUp(variants=("single_device", "ring"), dtypes=("bfloat16",), sizes=(2,), seeds=(0, 1))
 RUN, BASELINE = Path("run"), Path("reports/made_up/some-gpu")
-
-
-def numbers(folder: Path) -> pd.DataFrame:
-    rows = table.read_results(folder).drop(columns=COSTS)
-    return rows.sort_values(["case_id", "tensor", "rank"], ignore_index=True)
 
 
 @pytest.fixture(scope="module")

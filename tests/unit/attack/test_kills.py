@@ -17,7 +17,8 @@ from accuracy.cli import check, report
 from accuracy.report import build
 from accuracy.results.run_table import read_baseline
 from tests.command_line import SHORT, CommandLine
-from tests.unit.attack.test_damage import SMALL, numbers
+from tests.measuring import numbers
+from tests.unit.attack.test_damage import SMALL
 from tests.unit.gate.made_up import write_run
 
 BASELINE = Path("reports/made_up/some-gpu")

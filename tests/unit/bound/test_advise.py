@@ -4,6 +4,7 @@ import pytest
 
 import accuracy
 from accuracy.cli import tolerance as command
+from tests.command_line import line_of
 
 SHAPE = (1, 96, 2, 16)
 TENSORS = ["out", "lse", "dq", "dk", "dv"]
@@ -44,5 +45,4 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["q_shape=1,8,3,4", "dtype=float32", "heads_kv=2"], "allowed: what divides 3 heads"),
     ):
         assert command.main(words) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert told in line
+        assert told in line_of(capsys, "accuracy tolerance")

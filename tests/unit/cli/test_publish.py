@@ -7,6 +7,7 @@ import pytest
 from accuracy.cli.publish import main, publish
 from accuracy.measurement.provenance import code_digest
 from accuracy.results import storage, table
+from tests.command_line import line_of
 from tests.unit.report.synthetic import Shape, write_run
 
 
@@ -53,5 +54,5 @@ def test_what_is_no_evidence_is_refused(finished: Path, tmp_path: Path, capsys: 
     for change, told in REFUSED:
         (finished / "run.json").write_text(json.dumps(about | change))
         assert main([str(finished), "--to", str(tmp_path / "reports")]) == 2
-        assert told in capsys.readouterr().err
+        assert told in line_of(capsys, "accuracy publish")
         assert not (tmp_path / "reports").exists()

@@ -40,11 +40,30 @@ def missing_here(group: str, name: str) -> str:
     return f"kernel {name} {missing}" if missing else ""
 
 
-@pytest.mark.parametrize(("group", "name"), CHOICES)
+TOGETHER = ("variant", "kernel", "inputs")  # many of a group are one composition
+APART = [each for each in CHOICES if each[0] not in TOGETHER or each[1] in CHOOSE_KERNELS or each in BESIDE]
+
+
+@pytest.mark.parametrize("group", TOGETHER)
+def test_choices_of_a_group_compose_beside_one_another_and_each_plans(group: str) -> None:
+    """Each keeps to its own key; what this device lacks says why."""
+    names = sorted(config_names(group) - {name for kind, name in APART if kind == group})
+    words = ("world_size=1", f"{group}=[{','.join(names)}]", "unusable=record")
+    words += ("dtype=float16",) if group == "kernel" else ()  # which every kernel knows on every device
+    assert sorted(composed(*words)[group]) == names
+    said: dict[str, list[str]] = {name: [] for name in names}
+    for each in plan(configuration(*words), free_bytes=None):
+        said[getattr(each.case, group).name].append(str(each.unsupported or ""))
+    for name, reasons in said.items():
+        missing = missing_here(group, name)
+        assert any(missing in reason if missing else reason == "" for reason in reasons), (name, reasons)
+
+
+@pytest.mark.parametrize(("group", "name"), APART)
 def test_every_choice_composes_and_plans(group: str, name: str) -> None:
     """Alone in its group, everything else as by default; what this device lacks says why."""
     words = ["world_size=1" if group != "experiment" else "seed=0", *BESIDE.get((group, name), ())]
-    words += ["dtype=float16"] if group == "kernel" else []  # which every kernel knows on every device
+    words += ["dtype=float16"] if group == "kernel" else []
     chosen = composed(f"{group}={name}", *words)
     if group in ("variant", "kernel", "inputs", "world"):  # can be combined: each keeps to its own key
         assert list(chosen[group]) == [name]

@@ -13,13 +13,12 @@ import pytest
 
 from accuracy.core import fields
 from accuracy.core.case import Case, Problem
-from accuracy.execute import plan
 from accuracy.report import further, series
 from accuracy.report.about import command
 from accuracy.results import cell, claim, table
 from accuracy.results.run_table import RunTable
 from accuracy.verdict import evidence
-from tests.measuring import TINY, configuration
+from tests.measuring import TINY, cases
 from tests.unit.verdict.synthetic import row
 
 pytestmark = pytest.mark.xdist_group("fields")  # each field's cases are planned once
@@ -70,7 +69,7 @@ IN_TABLES = [each.name for each in fields.FIELDS if each.role != fields.CONTENT]
 
 @cache
 def planned(*words: str) -> tuple[Case, ...]:
-    return tuple(each.case for each in plan.plan(configuration(*BASE, *words), None))
+    return tuple(cases(*BASE, *words))
 
 
 def two(name: str) -> tuple[Case, ...]:

@@ -12,12 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from accuracy.execute.plan import measured, plan
-from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.verdict.proof import causes
 from tests import planting
-from tests.measuring import TINY, configuration
+from tests.measuring import TINY, case_of, pipeline
 from tests.planted import Plain, Plant, explained, rows
 
 
@@ -212,8 +209,8 @@ def test_a_dropout_mask_that_heads_use_again_is_proven(tmp_path: Path) -> None:
     planting.slip(tmp_path, "llama3", ".of_heads(group.query.start)", "")
     words = (*TINY, "variant=broken", "variant.broken.heads_stride=1", "world_size=2", "dtype=float64", "kernel=eager",
              "reruns.explain=true", "problem.dropout=0.25", "problem.seqlen=31", "problem.padding=end")  # fmt: skip
-    (planned,) = plan(configuration(*words, folders=[tmp_path]), None)
-    found = measured(Pipeline("test", Cache(None, 0.0)), planned)
-    known = causes(pd.DataFrame(found.table("hypotheses")), pd.DataFrame([planned.case.identity()]))
+    case = case_of(*words, folders=[tmp_path])
+    found = pipeline().measure(case)
+    known = causes(pd.DataFrame(found.table("hypotheses")), pd.DataFrame([case.identity()]))
     assert known["out"].proven, known["out"]
     assert "the first one's dropout masks" in known["out"].text

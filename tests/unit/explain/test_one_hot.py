@@ -5,14 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case
-from accuracy.execute.plan import plan
 from accuracy.explain.one_hot import rows
 from accuracy.inputs.distributions import one_hot
-from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.runtime.sharding import cut
-from tests.measuring import configuration
+from tests.measuring import case_of, cases, pipeline
 from tests.planted import NAMES, Plain, Plant
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
@@ -22,9 +18,8 @@ SHAPE = ("inputs=one_hot", "problem.batch=1", "problem.seqlen=16", "problem.head
 
 def measured(*words: str) -> list[list]:
     """The rows of `steps/` of each case."""
-    pipeline = Pipeline("test", Cache(None, 0.0))
-    plans = plan(configuration(*SHAPE, *words), free_bytes=None)
-    found = [pipeline.measure(each.case) for each in plans if each.unsupported is None]
+    by = pipeline()
+    found = [by.measure(case) for case in cases(*SHAPE, *words)]
     assert found
     assert all(each.status == "ok" for each in found)
     return [list(each.table("steps")) for each in found]
@@ -41,10 +36,8 @@ def test_a_healthy_schedule_holds_each_visible_pair_once(variant: str, mask: str
 
 def of_function(fn: Plant, mask: str = "causal") -> list[tuple]:
     """(rank, tensor, finding, pairs) of what a function of all ranks' tensors returns on 4 ranks."""
-    words = "variant=ring", "world_size=4", "dtype=float64", f"problem.mask={mask}"
-    (planned,) = plan(configuration(*words, *SHAPE), free_bytes=None)
-    case: Case = planned.case
-    targets = Pipeline("test", Cache(None, 0.0)).targets(case)
+    case = case_of("variant=ring", "world_size=4", "dtype=float64", f"problem.mask={mask}", *SHAPE)
+    targets = pipeline().targets(case)
     ones = torch.ones(16, 16, dtype=torch.float64)
     plain = Plain(*targets.inputs.tensors, ones if mask == "full" else ones.tril(), torch.arange(4) // 2)
     shards = {name: cut(x, "contiguous", 4) for name, x in fn(plain).items()}

@@ -9,11 +9,8 @@ import pandas as pd
 import pytest
 
 from accuracy.core.dtype import FORMATS, rounding_band
-from accuracy.execute.plan import plan
-from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from tests import planting
-from tests.measuring import TINY, configuration
+from tests.measuring import TINY, case_of, cases, pipeline
 from tests.real_ranks import RealRanks
 from tests.variants import schedules, skip_if_bound_to_a_kernel, skip_if_not_traced
 
@@ -21,9 +18,8 @@ COLUMNS = ["way", "rank", "tensor", "finding", "count"]
 
 
 def steps(*overrides: str, folders: Sequence[Path] = ()) -> pd.DataFrame:
-    plans = plan(configuration(*TINY, "kernel=eager", "reruns.trace=true", *overrides, folders=folders), None)
-    pipeline = Pipeline("test", Cache(None, 0.0))
-    measured = [pipeline.measure(each.case) for each in plans if each.unsupported is None]
+    by, words = pipeline(), (*TINY, "kernel=eager", "reruns.trace=true", *overrides)
+    measured = [by.measure(case) for case in cases(*words, folders=folders)]
     assert all(each.rows[0]["status"] == "ok" for each in measured), [each.rows[0]["reason"] for each in measured]
     return pd.DataFrame([row for each in measured for row in each.table("steps")])
 
@@ -68,7 +64,8 @@ def test_a_fault_is_found_in_the_first_step_that_has_it() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
 def test_a_state_that_the_kernel_carries_is_seen_after_every_block() -> None:
-    found = steps("variant=ring", "kernel=triton_carry", "dtype=float32", "world_size=3", "problem.batch=1")
+    found = steps("variant=ring", "kernel=triton_carry", "dtype=float32", "world_size=3", "problem.batch=1",
+                  "problem.seqlen=24")  # fmt: skip
     forward = found[found["way"] == "forward"]
     assert set(forward["state"]) == {"running"}
     assert len(forward[forward["tensor"] == "out"]) == 3 * 4 // 2
@@ -77,11 +74,10 @@ def test_a_state_that_the_kernel_carries_is_seen_after_every_block() -> None:
 
 def test_an_attention_that_needs_ranks_of_its_own_has_no_steps() -> None:
     fn = f"variant.fn={Path(__file__).parents[3] / 'tests/contract/variant' / 'somebody.py'}:contiguous"
-    chosen = configuration(*TINY, "variant=callable", fn, "world=processes", "world_size=1", "reruns.trace=true")
+    case = case_of(*TINY, "variant=callable", fn, "world=processes", "world_size=1", "reruns.trace=true")
     pool = RealRanks((1,), "gloo", timeout=600.0)
     try:
-        (each,) = plan(chosen, free_bytes=None)
-        found = Pipeline("test", Cache(None, 0.0), pool.run).measure(each.case)
+        found = pipeline(pool.run).measure(case)
     finally:
         pool.close()
     assert found.rows[0]["status"] == "ok", found.rows[0]["reason"]

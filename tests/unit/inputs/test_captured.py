@@ -7,12 +7,9 @@ from safetensors import safe_open
 from safetensors.torch import save, save_file
 
 from accuracy.core import plugins
-from accuracy.core.case import Case
-from accuracy.core.errors import ConfigError
-from accuracy.execute.plan import plan
 from accuracy.inputs import captured, drawing
 from accuracy.measurement.provenance import code_of
-from tests.measuring import configuration, measure
+from tests.measuring import case_of, measure, refused
 
 B, S, H, HK, D = 2, 12, 4, 2, 8
 ALONE = ("variant=single_device", "world_size=1", "inputs=captured")
@@ -34,12 +31,6 @@ def asked(path: Path, **problem: object) -> list[str]:
     return [*ALONE, f"inputs.captured.path={path}", *(f"problem.{name}={value}" for name, value in given.items())]
 
 
-def case_of(*words: str) -> Case:
-    (planned,) = plan(configuration(*words), free_bytes=None)
-    assert planned.unsupported is None
-    return planned.case
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_a_problem_takes_the_first_sequences_and_tokens_of_what_the_file_holds(tmp_path: Path, dtype) -> None:
     held = {name: x.to(dtype) for name, x in tensors().items()}
@@ -48,13 +39,6 @@ def test_a_problem_takes_the_first_sequences_and_tokens_of_what_the_file_holds(t
         case = case_of(*asked(path, batch=batch, seqlen=seqlen))
         for name, x in drawing.draw(case.inputs, case.problem, case.seed).items():
             assert torch.equal(x, held[f"layer_0.{name}"][:batch, :seqlen].double())
-
-
-def refused(*words: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        plan(configuration(*words), free_bytes=None)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_a_problem_that_the_file_cannot_serve_is_unsupported_before_any_work(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from accuracy.cli import reduce as command
 from accuracy.live import script
 from accuracy.live.reduce import reduce
 from accuracy.live.script import smallest
+from tests.command_line import line_of
 from tests.unit.live import faulty, model
 
 FAULTY = faulty.__name__
@@ -80,24 +81,14 @@ def test_what_cannot_be_reduced_is_one_line(tmp_path: Path, capsys: pytest.Captu
     folders = {name: captured(tmp_path / name, name, "v", length=40) for name in ("right", "overflows")}
     for name, words, line in (
         ("right", [], "nothing to reduce: the run merely rounds"),
-        (
-            "overflows",
-            ["--fn", f"{FAULTY}:right"],
-            f"{FAULTY}:right merely rounds what was captured",
-        ),
-        (
-            "overflows",
-            ["--fn", f"{FAULTY}:refuses"],
-            "does not run, or returns no out, on what was captured",
-        ),
+        ("overflows", ["--fn", f"{FAULTY}:right"], f"{FAULTY}:right merely rounds what was captured"),
+        ("overflows", ["--fn", f"{FAULTY}:refuses"], "does not run, or returns no out, on what was captured"),
         ("overflows", ["--fn", "nobody:knows"], "fn=nobody:knows cannot be loaded"),
         ("overflows", ["--to", "/proc/x.py"], "/proc/x.py cannot be written"),
         ("overflows", ["--layer", "call.7"], "call.7 is not in "),
     ):
         assert command.main([str(folders[name]), *words]) == 2
-        printed = capsys.readouterr()
-        assert (printed.out, printed.err.count("\n")) == ("", 1)
-        assert line in printed.err
+        assert line in line_of(capsys, "accuracy reduce")
 
 
 def test_nothing_of_what_is_left_can_be_left_out() -> None:

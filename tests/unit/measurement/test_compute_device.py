@@ -9,12 +9,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from accuracy.core.case import Case
-from accuracy.execute.plan import plan
 from accuracy.inputs.drawing import Inputs
 from accuracy.measurement.compute_device import compute_device
-from accuracy.measurement.pipeline import Measured, Pipeline
-from accuracy.reference.cache import Cache
-from tests.measuring import COSTS, TINY, configuration
+from accuracy.measurement.pipeline import Measured
+from tests import measuring
+from tests.measuring import COSTS, TINY
 
 RERUNS = ("repeat=2", "poison=true", "unwaited=true", "future=true", "trace=true", "explain=true")
 
@@ -53,9 +52,7 @@ def _there(x: Any) -> Any:
 
 
 def case_of(*words: str) -> Case:
-    (each,) = plan(configuration(*TINY, "variant=ring", "world_size=2", "device=cpu", *words), None)
-    assert each.unsupported is None
-    return each.case
+    return measuring.case_of(*TINY, "variant=ring", "world_size=2", "device=cpu", *words)
 
 
 def numbers(found: Measured) -> dict[str, Any]:
@@ -70,10 +67,10 @@ def numbers(found: Measured) -> dict[str, Any]:
 ])  # fmt: skip
 def test_kernels_alone_see_a_gpu(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     case = case_of(*words)
-    here = Pipeline("test", Cache(None, 0.0)).measure(case)
+    here = measuring.pipeline().measure(case)
     monkeypatch.setattr(Inputs, "on", lambda self, device: Inputs(*map(_there, (x.clone() for x in self.tensors))))
     with Apart():
-        there = Pipeline("test", Cache(None, 0.0)).measure(case)
+        there = measuring.pipeline().measure(case)
     assert there.status == "ok", there.traceback
     assert numbers(there) == pytest.approx(numbers(here), nan_ok=True, rel=0, abs=0)
     assert [dict(row) for row in there.table("steps")] == [dict(row) for row in here.table("steps")]

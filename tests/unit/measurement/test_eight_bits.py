@@ -7,12 +7,9 @@ import torch
 
 from accuracy.core.fields import pairs_of
 from accuracy.core.quantisation import FORMATS
-from accuracy.execute.plan import plan
 from accuracy.inputs import drawing
-from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.results.table import LOSSES
-from tests.measuring import TINY, configuration, measure
+from tests.measuring import TINY, case_of, measure, pipeline
 
 WORDS = ("kernel=eager", "seed=0")
 BOTH = ("variant=[single_device,ring]", "world_size=[1,2]")
@@ -54,13 +51,11 @@ def test_a_ring_on_quantised_inputs_adds_little_and_their_user_loses_much() -> N
 def test_the_loss_is_the_distance_to_what_bfloat16_inputs_give() -> None:
     """||x - exact|| where x = reference of the quantised inputs + error: the difference of the two references, to
     within the error."""
-    (low,) = (each.case for each in plan(configuration(*TINY, *WORDS, "dtype=float8_e5m2", "variant=single_device",
-                                                       "world_size=1"), None))  # fmt: skip
-    pipeline = Pipeline("test", Cache(None, 0))
-    rows = whole(pd.DataFrame(pipeline.measure(low).rows))
-    targets = pipeline.targets(low)
+    low = case_of(*TINY, *WORDS, "dtype=float8_e5m2", "variant=single_device", "world_size=1")
+    by = pipeline()
+    rows, targets = whole(pd.DataFrame(by.measure(low).rows)), by.targets(low)
     inputs = drawing.round_to(drawing.draw(low.inputs, low.problem, low.seed), "bfloat16", "cpu")
-    exact = pipeline.reference_cache.reference(low.problem, low.inputs, low.seed, "bfloat16", inputs)
+    exact = by.reference_cache.reference(low.problem, low.inputs, low.seed, "bfloat16", inputs)
     for tensor in TENSORS:
         apart = float((targets.reference[tensor] - getattr(exact, tensor)).norm() / getattr(exact, tensor).norm())
         assert abs(rows["loss_rel"][tensor] - apart) < 2 * rows["error_rel"][tensor], tensor

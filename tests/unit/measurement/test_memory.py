@@ -1,26 +1,22 @@
 import pytest
 
-from accuracy.execute.plan import plan
 from accuracy.measurement.memory import bytes_needed
-from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
-from tests.measuring import configuration
+from tests.measuring import cases, pipeline
 
 WORDS = ("problem.seqlen=2048", "problem.heads=8", "problem.heads_kv=8", "problem.head_dim=64")
 SINGLE = ("variant=single_device", "world_size=1")
 
 
 def needed(*words: str) -> list[int]:
-    return [bytes_needed(each.case) for each in plan(configuration(*WORDS, *words), None)]
+    return [bytes_needed(case) for case in cases(*WORDS, *words)]
 
 
 def assert_covered(*words: str) -> None:
-    pipeline = Pipeline("test", Cache(None, 0))
-    for each in plan(configuration(*WORDS, *words), None):
-        if each.unsupported is None:
-            row = pipeline.measure(each.case).rows[0]
-            assert row["status"] == "ok", row["reason"]
-            assert row["peak_bytes"] is None or row["peak_bytes"] <= bytes_needed(each.case), each.case
+    by = pipeline()
+    for case in cases(*WORDS, *words):
+        row = by.measure(case).rows[0]
+        assert row["status"] == "ok", row["reason"]
+        assert row["peak_bytes"] is None or row["peak_bytes"] <= bytes_needed(case), case
 
 
 def test_the_estimate_covers_what_a_case_takes(stress: bool) -> None:

@@ -7,11 +7,8 @@ import pytest
 
 from accuracy.core.errors import ConfigError
 from accuracy.execute import worker
-from accuracy.execute.plan import plan
-from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.results import table
-from tests.measuring import TINY, configuration, measure
+from tests.measuring import TINY, case_of, configuration, measure, pipeline
 
 WORDS = (*TINY, "variant=ring", "world_size=2", "kernel=eager", "dtype=float32", "seed=0")
 MINE = """
@@ -36,11 +33,11 @@ def own(folder: Path, answer: str) -> str:
 
 
 def test_a_users_observer_gets_its_options_and_a_table_of_its_own(tmp_path: Path) -> None:
-    (planned,) = plan(configuration(*WORDS, own(tmp_path, LARGEST)), None)
-    asked = Pipeline("test", Cache(None, 0.0)).measure(planned.case)
+    case = case_of(*WORDS, own(tmp_path, LARGEST))
+    asked = pipeline().measure(case)
     assert [row["error_rel"] for row in asked.rows] == measure(*WORDS)["error_rel"].tolist()
-    worker.write(tmp_path / "run", planned.case, asked)
-    found = pq.read_table(tmp_path / "run" / "answers" / "largest" / f"{planned.case.id}.parquet")["value"].to_pylist()
+    worker.write(tmp_path / "run", case, asked)
+    found = pq.read_table(tmp_path / "run" / "answers" / "largest" / f"{case.id}.parquet")["value"].to_pylist()
     assert (len(found), found) == (2, sorted(found, reverse=True))
 
 

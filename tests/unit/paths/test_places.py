@@ -6,11 +6,8 @@ import pandas as pd
 import pytest
 
 import accuracy
-from accuracy.execute.plan import plan
-from accuracy.measurement.pipeline import Pipeline
 from accuracy.paths.table import places_text
-from accuracy.reference.cache import Cache
-from tests.measuring import TINY, configuration
+from tests.measuring import TINY, case_of, pipeline
 
 KERNEL = '''
 import struct
@@ -44,8 +41,7 @@ def mine(tmp_path: Path) -> Path:
 
 def attributed(folder: Path, a: str, b: str, *words: str) -> pd.DataFrame:
     given = ("device=cpu", "problem.mask=full", "reruns.places=true", f"path_a={a}", f"path_b={b}", *words)
-    (each,) = plan(configuration(*TINY, *given, folders=[folder]), None)
-    measured = Pipeline("test", Cache(None, 0.0)).measure(each.case)
+    measured = pipeline().measure(case_of(*TINY, *given, folders=[folder]))
     assert measured.status == "ok", measured.traceback
     return pd.DataFrame(measured.table("places"))
 

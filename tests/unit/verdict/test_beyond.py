@@ -16,13 +16,6 @@ VARIANTS = (
     "ring", "zigzag", "striped", "llama3", "llama3_ring", "ulysses", "bpt_ring", "double_ring", "te_p2p",
     "te_all_gather",
 )  # fmt: skip
-ONE_ELEMENT = """
-async def forward(self, rank, q, k, v):
-    out, lse = await super().forward(rank, q, k, v)
-    if rank.world.rank == 1:
-        out[0, 5, 1, 2] += {by}
-    return out, lse
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +27,7 @@ def _without_hypotheses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("dtype", "by"), [("float32", 5e-4), ("bfloat16", 8.0)])
 def test_one_wrong_element_is_proven_wrong(dtype: str, by: float, tmp_path: Path) -> None:
     """5e-4 of one element in 6,144 is 2e-5 of the norm: below the 6e-5 that the ladder allows float32."""
-    folder = planting.ring(tmp_path, "odd", ONE_ELEMENT.format(by=by))
+    folder = planting.last(tmp_path, "odd", "forward", f"if rank.world.rank == 1: out[0, 5, 1, 2] += {by}")
     words = ("variant=odd", "world_size=2", "kernel=eager", f"dtype={dtype}")
     rows = measure(*words, "reruns.explain=true", folders=[folder])
     out = rows[rows["tensor"] == "out"].set_index("rank")

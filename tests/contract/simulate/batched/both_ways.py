@@ -10,15 +10,12 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.execute.plan import plan
 from accuracy.kernel.base import Kernel
-from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.runtime.sharding import cut
 from accuracy.simulate import program
 from accuracy.simulate.program import simulate
 from accuracy.world.base import Tensors
-from tests.measuring import TINY, configuration
+from tests import measuring
 
 CHUNKS = ("variant.bpt_ring.query_chunk=11", "variant.bpt_ring.key_chunk=7")
 MASKS = {
@@ -48,13 +45,10 @@ def knobs(policy: str) -> list[str]:
 
 def cases(*words: str) -> list[tuple[Case, list[Tensors]]]:
     """Every planned case that is not unsupported, with its shards."""
-    pipeline = Pipeline("test", Cache(None, 0.0))
-    found = []
-    for each in plan(configuration(*TINY, "problem.seqlen=60", "unusable=record", *words), None):
-        if each.unsupported is None:
-            inputs = pipeline.targets(each.case).given.tensors
-            layout = each.case.variant.sharding, each.case.world_size
-            found.append((each.case, list(zip(*(cut(x, *layout) for x in inputs), strict=True))))
+    by, found = measuring.pipeline(), []
+    for case in measuring.cases(*measuring.TINY, "problem.seqlen=60", "unusable=record", *words):
+        shards = (cut(x, case.variant.sharding, case.world_size) for x in by.targets(case).given.tensors)
+        found.append((case, list(zip(*shards, strict=True))))
     assert found
     return found
 

@@ -10,44 +10,31 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 import torch
 
 from accuracy.core.errors import RanksEnded
 from accuracy.execute import leftovers, start
-from accuracy.execute.dispatch import measure as measure_plans
 from accuracy.execute.dispatch import task_of
 from accuracy.execute.plan import plan
 from accuracy.execute.ranks import agent
 from accuracy.execute.ranks.rank import PATIENCE_SECONDS
 from accuracy.results import table
-from tests import planting
-from tests.measuring import COSTS, TINY, configuration
-from tests.processes import alive
+from tests import measuring, planting
+from tests.measuring import TINY, comparable, configuration
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 pytestmark = pytest.mark.xdist_group("processes")
 BOTH = ("world=processes", "+also.again={world:{simulated:{}}}")
-ALL = ("unusable=record", "world_size=[1,3,4]", "dtype=[bfloat16,float32]",
+ALL = ("unusable=record", "world_size=[1,3,4]", "dtype=bfloat16",
        f"variant={schedules()}".replace(" ", "").replace("'", ""))  # fmt: skip
 
 
 def run(folder: Path, *words: str, parts: Path | None = None, more: Sequence[Sequence[str]] = ()) -> pd.DataFrame:
-    """Measure into the folder as the command does, with the cases of more words; its rows."""
-    folder.mkdir()
-    given, folders = (*TINY, "kernel=eager", "reference.folder=null"), [parts] if parts else []
-    asked = [configuration(*given, *each, folders=folders) for each in (words, *more)]
-    plans = [each for grid in asked for each in plan(grid, None)]
-    for _ in measure_plans(asked[0], folder, plans, None, lambda case: None):
-        pass
-    return table.read_results(folder)
-
-
-def comparable(rows: pd.DataFrame, world: str) -> pd.DataFrame:
-    """A world's rows in order, without what differs between worlds although the bits agree."""
-    order = ["variant", "world_size", "dtype", "seed", "tensor", "rank"]
-    rows = rows[rows["world"] == world].drop(columns=[*COSTS, "case_id", "world"])
-    return rows.sort_values(order, ignore_index=True)
+    """With the cases of more words."""
+    grids = ((*TINY, "kernel=eager", *each) for each in (words, *more))
+    return measuring.run(folder, *grids, folders=[parts] if parts else [])
 
 
 @pytest.fixture(scope="module")
@@ -179,20 +166,13 @@ def test_what_a_function_changes_is_named_and_reaches_no_other_case(
 
 
 LATE = f"rank.world.rank == 1 and time.sleep({PATIENCE_SECONDS + 1})"
-AFTERWARDS = """
-async def forward(self, rank, q, k, v):
-    result = await super().forward(rank, q, k, v)
-    if rank.world.rank == 1:
-        raise SystemExit(0)
-    return result
-"""
 
 
 def test_a_rank_that_is_late_or_ends_after_the_others_leaves_none_waiting(tmp_path: Path) -> None:
     """On a busy machine a healthy function of one device took 300 s: rank 1 raised later than the others waited."""
     alone = "from accuracy.core.errors import NotShared; raise NotShared('planted')"
     planting.first(tmp_path / "mine", "late", f"{LATE}; {alone}")
-    planting.ring(tmp_path / "mine", "exits_late", AFTERWARDS)
+    planting.last(tmp_path / "mine", "exits_late", "forward", "if rank.world.rank == 1: raise SystemExit(0)")
     words = ("variant=[late,exits_late,ring]", "world_size=3", "world=processes", "world.processes.timeout_seconds=20")
     rows = run(tmp_path / "run", *words, parts=tmp_path / "mine")
     found = rows.groupby("variant")[["status", "reason"]].agg(set)
@@ -239,7 +219,7 @@ def test_ranks_killed_at_random_moments_leave_every_number_as_it_was(tmp_path: P
         done.set()
         killer.join()
     assert killed
-    assert not [pid for pid in killed if alive(pid)]
+    assert not [pid for pid in killed if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
     failed = real[real["status"] != table.OK]
     assert len(failed) <= len(killed) / 2  # a case takes two
     assert all(re.fullmatch("rank . was killed by signal 9.*", reason) for reason in failed["reason"])

@@ -5,10 +5,8 @@ import pytest
 import torch
 
 from accuracy.execute.plan import plan
-from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.variant.base import schedule_of
-from tests.measuring import COSTS, configuration
+from tests.measuring import COSTS, configuration, pipeline
 from tests.real_ranks import RealRanks
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
@@ -36,14 +34,14 @@ def test_both_worlds_give_the_same_bits(pool: RealRanks, variant: str, dtype: st
     """float32 runs on the eager kernel, the 16-bit dtypes on the first that the machine has. One differing bit in an
     element moves at least the sum of squares."""
     skip_if_bound_to_a_kernel(variant)
-    pipelines = Pipeline("test", Cache(None, 0)), Pipeline("test", Cache(None, 0), pool.run)
+    pipelines = pipeline(), pipeline(pool.run)
     words = [f"variant=[{variant},ring]", f"world_size={SIZES}".replace(" ", ""), f"dtype={dtype}", "device=cuda"]
     plans = plan(configuration(*PROBLEM, *words, *(["kernel=eager"] if dtype == "float32" else [])), None)
     runnable = [each.case for each in plans if each.case.variant.name == variant and each.unsupported is None]
     assert runnable
     for case in runnable:
         expected, found = (
-            pd.DataFrame(pipeline.measure(case).rows).drop(columns=COSTS, errors="ignore") for pipeline in pipelines
+            pd.DataFrame(each.measure(case).rows).drop(columns=COSTS, errors="ignore") for each in pipelines
         )
         missing = set(expected.loc[expected["status"] != "ok", "reason"])
         assert missing == (set() if schedule_of(case.variant.forward).gradients else NO_GRADIENTS)

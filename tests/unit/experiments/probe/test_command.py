@@ -7,6 +7,7 @@ import torch
 from accuracy.config.find import sources
 from experiments.probe.__main__ import COMMAND, main
 from tests import planting
+from tests.command_line import line_of
 
 QUICK = ["kernel=eager,flash_attn", "question=lse_base,scale", "dtype=float32,bfloat16", "device=cpu"]
 
@@ -64,10 +65,7 @@ def test_a_mistake_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for words, told in MISTAKES:
         assert main(words.split()) == 2
-        answer = capsys.readouterr()
-        assert (answer.out, answer.err.count("\n")) == ("", 1)
-        assert answer.err.startswith(f"{COMMAND}: ")
-        assert told in answer.err
+        assert told in line_of(capsys, COMMAND)
 
 
 def test_every_kernel_on_disk_is_asked_by_default() -> None:
