@@ -2,13 +2,15 @@
 it starts itself, which are forked from a server that has imported torch once."""
 
 import atexit
+import math
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from multiprocessing import forkserver, resource_tracker
@@ -33,6 +35,33 @@ only_workers_measure = False
 """Whether this process is the console command: it hands every case to another process, which may hang or end."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Limit(NamedTuple):
+    """When this process has to be through with what it does, in monotonic seconds; the seconds that this may take; why
+    it is ended then, empty where it gave no answer."""
+
+    deadline: float = math.inf
+    seconds: float = math.inf
+    reason: str = ""
+
+
+_limit = Limit()
+tell_limit: Callable[[Limit], object] = id
+"""What tells the limit to the process that launched this one, which ends it."""
+
+
+@contextmanager
+def time_limit(seconds: float, reason: str = "") -> Iterator[None]:
+    """Let the body take so long, in a process that was launched."""
+    global _limit
+    before, _limit = _limit, min(_limit, Limit(time.monotonic() + seconds, seconds, reason))
+    tell_limit(_limit)
+    try:
+        yield
+    finally:
+        _limit = before
+        tell_limit(_limit)
 
 
 class Launch(NamedTuple):
