@@ -145,7 +145,7 @@ class _Worker:
         self.process.join(END_SECONDS)
         code = self.process.exitcode
         if self.late:
-            file = stack_file(self.work.folder, self.process.pid or 0)
+            file = stack_file(self.printed, self.process.pid or 0)
             text = file.read_text() if file.exists() else ""
             return f"{self.name} was killed after {seconds_text(self.case, self.work.case_seconds)}", text
         if code is not None and code < 0:
@@ -162,7 +162,7 @@ class _Worker:
         """Wait for the end of a killed process, and leave nothing of it."""
         self.process.join(END_SECONDS)
         self.connection.close()
-        stack_file(self.work.folder, self.process.pid or 0).unlink(missing_ok=True)
+        stack_file(self.printed, self.process.pid or 0).unlink(missing_ok=True)
 
 
 def _lost(work: Work, case: Case, reason: str, traceback: str = "") -> str:
