@@ -56,6 +56,7 @@ def measure(
                     yield status
                 seconds = 0.0 if status is not None else min(each.deadline for each in busy) - time.monotonic()
                 ready = wait([*by_handle], min(max(seconds, 0.0), LONGEST_WAIT))
+                start.put_limits_back()
                 for each in {by_handle[handle] for handle in ready}:
                     yield from each.hear(queue)
                 for each in busy:
@@ -117,7 +118,10 @@ class _Worker:
             ended, answer = True, None
         if isinstance(answer, Exception):
             raise answer
-        if answer is not None:
+        if isinstance(answer, str) and self.case is not None:
+            yield _lost(self.work, self.case, answer)
+            self.restart(queue)
+        elif answer is not None:
             self.case = None
             yield answer[0]
             if not answer[1] or self.late:

@@ -16,7 +16,8 @@ from functools import cache
 from multiprocessing import forkserver, resource_tracker
 from typing import Any, NamedTuple
 
-from accuracy.core.errors import ConfigError
+from accuracy.core import own_process
+from accuracy.core.errors import ConfigError, RanksEnded
 from accuracy.execute import leftovers
 
 GRADIENTS = "torch.fx.experimental.symbolic_shapes"  # torch imports it with the first gradient
@@ -165,12 +166,24 @@ def _start_guard() -> None:
 _runs = 0
 
 
+def put_limits_back() -> None:
+    """Raise what a function lowered of this process, and of the server, which hands its limits on. Raises RanksEnded
+    where nobody may."""
+    fixed = own_process.put_limits_back()
+    if server := forkserver._forkserver._forkserver_pid:  # type: ignore[attr-defined]
+        fixed += own_process.put_limits_back(server)
+    if fixed:
+        told = f"a function lowered RLIMIT_{fixed[0]} of this process, which only root can raise"
+        raise RanksEnded(f"{told}; what was measured stays")
+
+
 @contextmanager
 def no_process_stays() -> Iterator[None]:
     """The body starts processes: after it nothing is left of them, nor of what they started; the server stays. Of runs
     at one time the last one's end counts."""
     global _runs
     _runs += 1
+    own_process.remember_limits()
     try:
         yield
     finally:

@@ -17,11 +17,10 @@ import torch
 
 from accuracy.core import own_process, plugins
 from accuracy.core.case import Case
-from accuracy.core.errors import located, traceback_of
-from accuracy.execute import output
+from accuracy.core.errors import located, one_line, traceback_of
+from accuracy.execute import output, start
 from accuracy.execute.folder import keep
 from accuracy.execute.plan import Planned, measured
-from accuracy.execute.start import end_with_parent
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.results import storage, table
 from accuracy.runtime import arithmetic
@@ -107,12 +106,12 @@ def device_works(device: str) -> bool:
 
 def serve(connection: Connection, gpu: int | None, work: Work, environment: dict[str, str], printed: Path) -> None:
     """Measure the cases that come through a connection, until the process is killed. What is answered: None, once the
-    device is open; then for each case its status, and whether the process can measure more. printed: where
-    `output` takes what is printed."""
+    device is open; then for each case its status, and whether the process can measure more, or why even its rows cannot
+    be written. printed: where `output` takes what is printed."""
     output.send(printed)
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # the process that hands out cases hears of it too, and ends this one
-    end_with_parent(1)
+    start.end_with_parent(1)
     gc.freeze()
     os.environ.update(environment)
     own_process.begin()
@@ -130,6 +129,8 @@ def serve(connection: Connection, gpu: int | None, work: Work, environment: dict
             return
         except OSError as error:  # of a file that cannot be written
             connection.send(error)
+        except MemoryError as error:
+            connection.send(one_line(error) + own_process.limits_said())
 
 
 def stack_file(printed: Path, pid: int) -> Path:
@@ -217,4 +218,6 @@ def measure_here(pipeline: Pipeline, each: Planned, folder: Path, case_seconds: 
         left = changes.names()
         then = f"{told(left)} cannot be put back" if left else "it was put back"
         warnings.warn(f"{case.variant.name} changed {told(changed)}; {then}", stacklevel=2)
-    return write(folder, case, found)
+    status = write(folder, case, found)
+    start.put_limits_back()
+    return status

@@ -39,6 +39,8 @@ from accuracy.results import storage
 from accuracy.runtime import arithmetic
 
 POLL_SECONDS = 0.05
+END_SECONDS = 60.0
+"""For torch's agent to end; without memory it waits for a thread that never starts. Its processes are killed then."""
 LOGGERS = ("torch.distributed.elastic", "torch.multiprocessing.spawn", "torchelastic-events-null")
 """What torch's agent says of its processes, which the rows of the cases say, too."""
 TRIES_WITHOUT_A_CASE = 2
@@ -65,6 +67,7 @@ def measure(
             running = True
             while running and by_id:  # ranks that have measured everything may have threads that do not end
                 thread.join(POLL_SECONDS)
+                start.put_limits_back()
                 running = thread.is_alive()  # before the journal is read: its last lines count
                 found, place = journal.lines(task.folder, place)
                 for word, case_id in found:
@@ -78,7 +81,7 @@ def measure(
                         yield word
         finally:
             agent.stopping = True
-            thread.join()
+            thread.join(END_SECONDS)
     if by_id:
         make_writable("output_dir", task.folder)
         why = agent.ended or "the ranks did not find each other"
@@ -233,7 +236,7 @@ def rank_process(
         own_process.end_if_forked()
         rank = int(os.environ["RANK"])
         with suppress(OSError):  # of a full disk: `measure` says so
-            _end_file(rendezvous_folder, rank).write_text(located(error))
+            _end_file(rendezvous_folder, rank).write_text(located(error) + own_process.limits_said())
             storage.write_traceback(task.folder, "ranks", traceback_of(error), rank)
         os._exit(1)
 
