@@ -67,12 +67,6 @@ def case_files(folder: Path) -> dict[Path, int]:
 
 LATE = "the worker process was killed after case_seconds=6"
 STUCK = "lock = ctypes.create_string_buffer(64); library = ctypes.{}(None); library.pthread_mutex_lock(lock); "
-LIMIT = "import resource; resource.prlimit"
-HARMLESS = {  # to their own case; the last one starves the processes that wait for it and that start the next one
-    "removes": "__import__('shutil').rmtree('run', True)",
-    "starves_others": "import multiprocessing, resource; [resource.prlimit(each, resource.RLIMIT_AS, (2**26, -1)) for"
-    " each in (os.getppid(), multiprocessing.parent_process().pid)]",
-}
 FAULTS = {  # what a variant does, and why its case has no numbers
     "killed": ("os.kill(os.getpid(), 9)", "the worker process was killed by signal 9 (Killed)"),
     "exits": ("os._exit(7)", "the worker process ended with status 7"),
@@ -80,25 +74,23 @@ FAULTS = {  # what a variant does, and why its case has no numbers
     "crashes": ("ctypes.string_at(0)", "the worker process was killed by signal 11 (Segmentation fault)"),
     "calls_exit": ("raise SystemExit(3)", "SystemExit: 3 (parts/variant/calls_exit.py:10, in forward)"),
     "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", LATE),
-    "starves": (
-        f"{LIMIT}(0, resource.RLIMIT_AS, (2**26, -1)); bytes(2**27)",
-        "rank 0: MemoryError: (RLIMIT_AS was changed)",
-    ),
+    "starves": (planting.STARVES, "rank 0: MemoryError: (RLIMIT_AS was changed)"),
     "locks": (STUCK.format("PyDLL") + "library.pthread_mutex_lock(lock)", LATE),  # no Python code runs meanwhile
 }
 
 
 def test_a_worker_that_ends_or_hangs_is_one_failed_row_and_is_replaced(tmp_path: Path) -> None:
     """Where a hanging one was is in its case's traceback."""
-    chosen = plant(tmp_path, **{name: statement for name, (statement, _) in FAULTS.items()}, **HARMLESS)
+    statements = {name: statement for name, (statement, _) in FAULTS.items()}
+    chosen = plant(tmp_path, removes="__import__('shutil').rmtree('run', True)", **statements)
     words = (*TINY, "device=cpu", "world_size=2", "dtype=float32", "case_seconds=6", "output_dir=run")
     answer = finish(start(tmp_path, "--config-dir=parts", *words, chosen, "workers=2"))
     assert answer.status == 0, answer.err
-    assert f"{1 + len(HARMLESS)} measured, 0 unsupported, {len(FAULTS)} failed" in answer.out
+    assert f"2 measured, 0 unsupported, {len(FAULTS)} failed" in answer.out
     results = table.read_results(tmp_path / "run")
     failed = results[results["status"] == table.FAILED].set_index("variant")
     assert failed["reason"].to_dict() == {name: why for name, (_, why) in FAULTS.items()}
-    assert set(results.loc[results["status"] == table.OK, "variant"]) == {"ring", *HARMLESS}
+    assert set(results.loc[results["status"] == table.OK, "variant"]) == {"ring", "removes"}
     text = (tmp_path / "run" / table.TRACEBACKS / f"{failed.loc['locks', 'case_id']}.txt").read_text()
     assert "locks.py" in text
 
