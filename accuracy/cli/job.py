@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accuracy.cli import FAULTY, INTERRUPTED, NOTHING_MEASURED, report, sweep
-from accuracy.cli.launched import tell, tell_done
+from accuracy.cli.launched import tell
 from accuracy.core.errors import ConfigError, RanksEnded
 from accuracy.execute import start as processes
 
@@ -87,7 +87,7 @@ def _carry_out(
         except RanksEnded as ended:
             print(f"accuracy: {ended}", file=sys.stderr)
             return NOTHING_MEASURED
-        tell_done()
+        tell(None)
         print(plan_text.outcome(outcome))
         verdicts = report.of_run(outcome) if configuration.report and not sweep.noted(folder) else None
         if outcome.interrupted:
@@ -124,10 +124,10 @@ def _joined(
 
     task = task_of(configuration, folder, plans, launch.size)
     launched = Launched(join_launched(launch, task.backend, task.sizes, task.digest, task.shared), task)
-    tell(folder, task.seconds)
+    tell(folder)
     if launched.ranks.rank > 0:
         rank_loop.follow(task, launched.ranks)
-        tell_done()
+        tell(None)
     return launched
 
 

@@ -3,18 +3,26 @@ rank, died.
 """
 
 import ctypes
+import json
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 from accuracy.cli import internal
-from accuracy.execute.start import Launch, launch
+from accuracy.execute import leftovers, start
+from accuracy.execute.start import Launch, Limit, launch
 
-_told: IO[str] | None = None  # by the child: the time limit of a case and the run folder
+POLL_SECONDS = 0.1
+GRACE_SECONDS = 0.5
+"""From a limit on, for one that is stopped to be named before those that wait for it; and for all of these to be."""
+MOST_BYTES = 2**13
+_told: int | None = None  # a file into which the child writes the run folder and its limit
+_folder = ""
 
 
 def as_rank(work: Callable[[Launch | None], int]) -> int:
@@ -23,11 +31,12 @@ def as_rank(work: Callable[[Launch | None], int]) -> int:
     started = launch(os.environ)
     if started is None or _told is not None:
         return work(started)
-    _told = os.fdopen(os.memfd_create("accuracy"), "w+")
+    _told = os.memfd_create("accuracy")
     parent = os.getpid()
     child = os.fork()
     if child == 0:
         _end_with(parent)
+        start.tell_limit = _tell
         if started.rank > 0:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process says what there is to say
         status = 1
@@ -51,32 +60,50 @@ def speaks() -> bool:
     return started is None or started.rank == 0
 
 
-def tell(folder: Path, seconds: float) -> None:
-    """In the child: from now on its end is an event of a run. seconds: the time limit of a case."""
-    if _told is not None:
-        _told.write(f"{seconds} {folder.resolve()}")
-        _told.flush()
+def tell(folder: Path | None) -> None:
+    """In the child: from now on its end is an event of a run in this folder; None: its part in the run is over."""
+    global _folder
+    _folder = str(folder.resolve()) if folder else ""
+    _tell(Limit())
 
 
-def tell_done() -> None:
-    """In the child: its part in the run is over."""
+def _tell(limit: Limit) -> None:
     if _told is not None:
-        _told.truncate(0)
+        os.pwrite(_told, json.dumps([_folder, *limit]).encode().ljust(MOST_BYTES), 0)
+
+
+def _told_now() -> tuple[str, Limit]:
+    assert _told is not None
+    folder, *limit = json.loads(os.pread(_told, MOST_BYTES, 0) or '[""]')
+    return folder, Limit(*limit)
 
 
 def _watch(child: int, started: Launch) -> int:
     from accuracy.execute.ranks import journal
 
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert _told is not None
-    _told.seek(0)
-    seconds, _, folder = _told.read().partition(" ")
+    late = ""
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        time.sleep(POLL_SECONDS)
+        grace = 0.0 if leftovers.stat(child)[0] == "T" else GRACE_SECONDS
+        with suppress(ValueError):  # while it is written
+            limit = _told_now()[1]
+            if not late and time.monotonic() > limit.deadline + grace:
+                late = limit.reason or journal.no_answer({started.rank: child}, limit.seconds)
+                os.kill(child, signal.SIGKILL)
+    code, (folder, _) = os.waitstatus_to_exitcode(ended[1]), _told_now()
     if not folder and code >= 0:
         return code
     if not folder:
-        print(f"accuracy: rank {started.rank} was killed by signal {-code} before its first case", file=sys.stderr)
-    elif Path(folder).is_dir() and (how := journal.note_end(Path(folder), started.rank, code, float(seconds))):
-        print(f"accuracy: {how}; what was measured stays, and the same command goes on", file=sys.stderr)
+        how = late or f"rank {started.rank} was killed by signal {-code}"
+        print(f"accuracy: {how} before its first case", file=sys.stderr)
+        return journal.LOST
+    if late:
+        journal.note(Path(folder), "final", late)
+    elif Path(folder).is_dir():
+        late = journal.note_end(Path(folder), started.rank, code) or ""
+    if late:
+        print(f"accuracy: {late}; what was measured stays, and the same command goes on", file=sys.stderr)
+        time.sleep(GRACE_SECONDS)
     return journal.LOST
 
 

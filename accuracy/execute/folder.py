@@ -8,10 +8,11 @@ import json
 import logging
 import os
 import re
+import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from accuracy.core.errors import ConfigError, printable
@@ -40,6 +41,42 @@ def opened(folder: Path, device: str) -> Iterator[None]:
             elif path.parent != folder and path.suffix != ".parquet":
                 SAID.warning("accuracy: %s is no file of a run and is not read", path)
         yield
+
+
+@contextmanager
+def kept(folder: Path) -> Iterator[None]:
+    """Give the folder's files of cases second names beside it. What is gone at the end of the body comes back."""
+    place = _second(folder)
+    shutil.rmtree(place, ignore_errors=True)  # of a run that was killed
+    with suppress(OSError):
+        place.mkdir()
+    keep(folder, "*")
+    try:
+        yield
+    finally:
+        gone = [path for path in place.rglob("*.*") if not (folder / path.relative_to(place)).exists()]
+        for path in gone:
+            (folder / path.relative_to(place)).parent.mkdir(parents=True, exist_ok=True)
+            path.replace(folder / path.relative_to(place))
+        if gone:
+            SAID.warning("accuracy: %d files were removed from %s meanwhile; they are put back", len(gone), folder)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _second(folder: Path) -> Path:
+    folder = folder.resolve()
+    return folder.parent / f".{folder.name}.kept"
+
+
+def keep(folder: Path, case_id: str) -> None:
+    """Give the files of a case second names, in the body of `kept`: a user's function may remove the folder."""
+    for pattern in (f"*/{case_id}.parquet", f"answers/*/{case_id}.parquet", f"{table.TRACEBACKS}/{case_id}*"):
+        for path in folder.glob(pattern) if _second(folder).is_dir() else ():
+            second = _second(folder) / path.relative_to(folder)
+            with suppress(OSError):  # a file system without second names
+                second.parent.mkdir(parents=True, exist_ok=True)
+                second.unlink(missing_ok=True)
+                os.link(path, second)
 
 
 def make_writable(where: str, folder: Path) -> None:

@@ -62,10 +62,10 @@ def _line(pid: int) -> Iterator[int]:
     """A process and those that it descends from."""
     while pid > 1:
         yield pid
-        pid = _stat(pid)[1]
+        pid = stat(pid)[1]
 
 
-def _stat(pid: int) -> tuple[str, int]:
+def stat(pid: int) -> tuple[str, int]:
     """The state of a process, T where it is stopped, and its parent."""
     with contextlib.suppress(OSError, IndexError):
         state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
@@ -75,7 +75,7 @@ def _stat(pid: int) -> tuple[str, int]:
 
 def _stopped(parent: int, mark: str) -> list[int]:
     """The parent, and the server that it started, where they are stopped and the others go on."""
-    states = {pid: _stat(pid) for pid in (parent, *marked(mark))}
+    states = {pid: stat(pid) for pid in (parent, *marked(mark))}
     if all(state in ("T", "") for state, _ in states.values()):
         return []
     return [pid for pid, (state, of) in states.items() if state == "T" and parent in (pid, of)]

@@ -56,6 +56,7 @@ def measure(
                     yield status
                 seconds = 0.0 if status is not None else min(each.deadline for each in busy) - time.monotonic()
                 ready = wait([*by_handle], min(max(seconds, 0.0), LONGEST_WAIT))
+                start.put_limits_back()
                 for each in {by_handle[handle] for handle in ready}:
                     yield from each.hear(queue)
                 for each in busy:
@@ -117,7 +118,10 @@ class _Worker:
             ended, answer = True, None
         if isinstance(answer, Exception):
             raise answer
-        if answer is not None:
+        if isinstance(answer, str) and self.case is not None:
+            yield _lost(self.work, self.case, answer)
+            self.restart(queue)
+        elif answer is not None:
             self.case = None
             yield answer[0]
             if not answer[1] or self.late:
@@ -145,7 +149,7 @@ class _Worker:
         self.process.join(END_SECONDS)
         code = self.process.exitcode
         if self.late:
-            file = stack_file(self.work.folder, self.process.pid or 0)
+            file = stack_file(self.printed, self.process.pid or 0)
             text = file.read_text() if file.exists() else ""
             return f"{self.name} was killed after {seconds_text(self.case, self.work.case_seconds)}", text
         if code is not None and code < 0:
@@ -162,7 +166,7 @@ class _Worker:
         """Wait for the end of a killed process, and leave nothing of it."""
         self.process.join(END_SECONDS)
         self.connection.close()
-        stack_file(self.work.folder, self.process.pid or 0).unlink(missing_ok=True)
+        stack_file(self.printed, self.process.pid or 0).unlink(missing_ok=True)
 
 
 def _lost(work: Work, case: Case, reason: str, traceback: str = "") -> str:

@@ -2,19 +2,22 @@
 it starts itself, which are forked from a server that has imported torch once."""
 
 import atexit
+import math
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from multiprocessing import forkserver, resource_tracker
 from typing import Any, NamedTuple
 
-from accuracy.core.errors import ConfigError
+from accuracy.core import own_process
+from accuracy.core.errors import ConfigError, RanksEnded
 from accuracy.execute import leftovers
 
 GRADIENTS = "torch.fx.experimental.symbolic_shapes"  # torch imports it with the first gradient
@@ -33,6 +36,33 @@ only_workers_measure = False
 """Whether this process is the console command: it hands every case to another process, which may hang or end."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Limit(NamedTuple):
+    """When this process has to be through with what it does, in monotonic seconds; the seconds that this may take; why
+    it is ended then, empty where it gave no answer."""
+
+    deadline: float = math.inf
+    seconds: float = math.inf
+    reason: str = ""
+
+
+_limit = Limit()
+tell_limit: Callable[[Limit], object] = id
+"""What tells the limit to the process that launched this one, which ends it."""
+
+
+@contextmanager
+def time_limit(seconds: float, reason: str = "") -> Iterator[None]:
+    """Let the body take so long, in a process that was launched."""
+    global _limit
+    before, _limit = _limit, min(_limit, Limit(time.monotonic() + seconds, seconds, reason))
+    tell_limit(_limit)
+    try:
+        yield
+    finally:
+        _limit = before
+        tell_limit(_limit)
 
 
 class Launch(NamedTuple):
@@ -136,12 +166,24 @@ def _start_guard() -> None:
 _runs = 0
 
 
+def put_limits_back() -> None:
+    """Raise what a function lowered of this process, and of the server, which hands its limits on. Raises RanksEnded
+    where nobody may."""
+    fixed = own_process.put_limits_back()
+    if server := forkserver._forkserver._forkserver_pid:  # type: ignore[attr-defined]
+        fixed += own_process.put_limits_back(server)
+    if fixed:
+        told = f"a function lowered RLIMIT_{fixed[0]} of this process, which only root can raise"
+        raise RanksEnded(f"{told}; what was measured stays")
+
+
 @contextmanager
 def no_process_stays() -> Iterator[None]:
     """The body starts processes: after it nothing is left of them, nor of what they started; the server stays. Of runs
     at one time the last one's end counts."""
     global _runs
     _runs += 1
+    own_process.remember_limits()
     try:
         yield
     finally:

@@ -17,10 +17,10 @@ import torch
 
 from accuracy.core import own_process, plugins
 from accuracy.core.case import Case
-from accuracy.core.errors import located, traceback_of
-from accuracy.execute import output
+from accuracy.core.errors import located, one_line, traceback_of
+from accuracy.execute import output, start
+from accuracy.execute.folder import keep
 from accuracy.execute.plan import Planned, measured
-from accuracy.execute.start import end_with_parent
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.results import storage, table
 from accuracy.runtime import arithmetic
@@ -89,6 +89,7 @@ def write(folder: Path, case: Case, measured: Measured) -> str:
     if measured.traceback:
         storage.write_traceback(folder, case.id, measured.traceback)
     storage.write_case(folder, case.id, measured.results, {"positions": measured.positions, **measured.tables})
+    keep(folder, case.id)
     return measured.status
 
 
@@ -105,12 +106,12 @@ def device_works(device: str) -> bool:
 
 def serve(connection: Connection, gpu: int | None, work: Work, environment: dict[str, str], printed: Path) -> None:
     """Measure the cases that come through a connection, until the process is killed. What is answered: None, once the
-    device is open; then for each case its status, and whether the process can measure more. printed: where `output`
-    takes what is printed."""
+    device is open; then for each case its status, and whether the process can measure more, or why even its rows cannot
+    be written. printed: where `output` takes what is printed."""
     output.send(printed)
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # the process that hands out cases hears of it too, and ends this one
-    end_with_parent(1)
+    start.end_with_parent(1)
     gc.freeze()
     os.environ.update(environment)
     own_process.begin()
@@ -123,22 +124,22 @@ def serve(connection: Connection, gpu: int | None, work: Work, environment: dict
     connection.send(None)
     while True:
         try:
-            connection.send(_measured(work, connection.recv(), gpu, before))
+            connection.send(_measured(work, connection.recv(), gpu, before, printed))
         except EOFError:
             return
         except OSError as error:  # of a file that cannot be written
             connection.send(error)
+        except MemoryError as error:
+            connection.send(one_line(error) + own_process.limits_said())
 
 
-def stack_file(folder: Path, pid: int) -> Path:
+def stack_file(printed: Path, pid: int) -> Path:
     """Return the file into which a worker writes where it is, once its case has reached its limit."""
-    return folder / f".stack.{pid}"
+    return printed / f"stack.{pid}"
 
 
-def _measured(work: Work, case: Case, gpu: int | None, before: Changes) -> tuple[str, bool]:
-    path = stack_file(work.folder, os.getpid())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w") as stack:
+def _measured(work: Work, case: Case, gpu: int | None, before: Changes, printed: Path) -> tuple[str, bool]:
+    with open(stack_file(printed, os.getpid()), "w") as stack:
         seconds = min(seconds_allowed(case, work.case_seconds), threading.TIMEOUT_MAX)
         faulthandler.dump_traceback_later(seconds, file=stack)
         found = work.pipeline.measure(case)

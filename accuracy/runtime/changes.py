@@ -1,17 +1,16 @@
 """What did a user's function change that later cases would feel? Functions of torch that were replaced, settings,
 modes, hooks, and limits of the process. Numbers of its own case may feel it too, but those are its own."""
 
-import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from types import FunctionType
 from typing import Any
 
 import torch
 
+from accuracy.core import own_process
 from accuracy.core.paths import PACKAGE
 from accuracy.runtime.arithmetic import SETTINGS
 
@@ -20,7 +19,6 @@ MODULES = (
     "torch.nn.functional", "torch.special",
 )  # fmt: skip
 CLASSES = torch.Tensor, torch.nn.Module, torch.autograd.Function
-LIMITS = "AS", "CPU", "DATA", "FSIZE", "NOFILE", "STACK"
 SMALLEST = 2.0**-1074
 USUAL_LIMIT, COMPILERS_LIMIT = 1000, 2000
 
@@ -47,7 +45,6 @@ STATES: dict[str, Callable[[], Any]] = {
     "numbers below the normal ones": lambda: bool(torch.tensor(SMALLEST, dtype=torch.float64) * 1 > 0),
     "blocked signals": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []),
     "the recursion limit": _recursion_limit,
-    **{f"the limit RLIMIT_{name}": partial(resource.getrlimit, getattr(resource, f"RLIMIT_{name}")) for name in LIMITS},
 }  # fmt: skip
 """What is compared beside replaced functions, by what it is called where it differs."""
 
@@ -56,6 +53,8 @@ class Changes:
     """What is no longer as it was when this was made."""
 
     def __init__(self) -> None:
+        if not own_process.is_one():
+            own_process.remember_limits()
         own = [name for name in [*sys.modules] if name.partition(".")[0] == PACKAGE.name]
         holders = [sys.modules[name] for name in (*MODULES, *own) if name in sys.modules]
         self._attributes = [(each, _attributes_of(each)) for each in (*holders, *CLASSES)]
@@ -79,13 +78,16 @@ class Changes:
                     yield holder, name, value
 
     def names(self) -> list[str]:
-        """Return what changed, `torch.nn.functional.softmax` or words."""
+        """Return what changed, `torch.nn.functional.softmax` or words. Limits are put back at once."""
+        own_process.put_limits_back()
         replaced = [f"{_name_of(holder)}.{name}" for holder, name, _ in self._replaced()]
         now = self._read()
-        return replaced + [name for name, value in self._states.items() if now.get(name) != value]
+        limits = [f"the limit RLIMIT_{name}" for name in sorted(own_process.lowered)]
+        return replaced + limits + [name for name, value in self._states.items() if now.get(name) != value]
 
     def undo(self) -> None:
-        """Put replaced functions back; states stay."""
+        """Put replaced functions and limits back; states stay."""
+        own_process.lowered.intersection_update(own_process.put_limits_back())
         for holder, name, value in [*self._replaced()]:
             setattr(holder, name, value)
 

@@ -39,8 +39,8 @@ from accuracy.results import storage
 from accuracy.runtime import arithmetic
 
 POLL_SECONDS = 0.05
-GRACE_SECONDS = 2.5
-"""Beyond a limit, for the ranks to say themselves that it is reached."""
+END_SECONDS = 60.0
+"""For torch's agent to end; without memory it waits for a thread that never starts. Its processes are killed then."""
 LOGGERS = ("torch.distributed.elastic", "torch.multiprocessing.spawn", "torchelastic-events-null")
 """What torch's agent says of its processes, which the rows of the cases say, too."""
 TRIES_WITHOUT_A_CASE = 2
@@ -67,6 +67,7 @@ def measure(
             running = True
             while running and by_id:  # ranks that have measured everything may have threads that do not end
                 thread.join(POLL_SECONDS)
+                start.put_limits_back()
                 running = thread.is_alive()  # before the journal is read: its last lines count
                 found, place = journal.lines(task.folder, place)
                 for word, case_id in found:
@@ -80,7 +81,7 @@ def measure(
                         yield word
         finally:
             agent.stopping = True
-            thread.join()
+            thread.join(END_SECONDS)
     if by_id:
         make_writable("output_dir", task.folder)
         why = agent.ended or "the ranks did not find each other"
@@ -101,7 +102,8 @@ class Agent(LocalElasticAgent):
         plugins.store_functions(rendezvous_folder)
         self.rendezvous_folder = rendezvous_folder
         self.task, self.stopping, self.ended, self.idle, self.journal_size = task, False, "", 0, 0
-        self._deadline, self._late = math.inf, ""  # of what the ranks do now, and what is said then
+        self._deadline = math.inf  # of what the ranks do now
+        self._late: Callable[[], str] = str  # what is said then
         spec = WorkerSpec(
             role="rank",
             local_world_size=max(task.sizes),
@@ -131,20 +133,24 @@ class Agent(LocalElasticAgent):
                 logger.setLevel(level)
 
     def watch(self, stage: str, case: Case) -> None:
-        """Learn from the journal what the ranks do now. Their own limits come first and say more; this one holds where
-        a rank is stopped, or blocks signals."""
+        """Learn from the journal what the ranks do now, and how long they may."""
         if stage == "ranks":
-            seconds, self._late = self.task.seconds, f"{journal.NO_ANSWER} within {self.task.seconds:g} s"
+            seconds, self._late = self.task.seconds, partial(self._no_answer, case.world_size)
         elif stage in journal.STAGES:
             seconds = seconds_allowed(case, self.task.case_seconds)
-            self._late = f"took longer than {seconds_text(case, self.task.case_seconds)}"
+            self._late = partial("took longer than {}".format, seconds_text(case, self.task.case_seconds))
         else:
-            seconds, self._late = rendezvous.START_SECONDS, ""
-        self._deadline = time.monotonic() + seconds + GRACE_SECONDS
+            seconds, self._late = rendezvous.START_SECONDS, str
+        self._deadline = time.monotonic() + seconds
+
+    def _no_answer(self, size: int) -> str:
+        context: Any = self._pcontext
+        processes = [process.pid for process in context._pc.processes[:size]]
+        return journal.no_answer(dict(enumerate(processes)), self.task.seconds)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         if self._deadline < math.inf:
-            self._deadline, self._late = time.monotonic() + 2 * rendezvous.START_SECONDS, ""
+            self._deadline, self._late = time.monotonic() + 2 * rendezvous.START_SECONDS, str
         with start.starting():
             started: dict[int, Any] = super()._start_workers(worker_group)
         return started
@@ -162,8 +168,8 @@ class Agent(LocalElasticAgent):
         if self.stopping:
             raise Stopped
         late = time.monotonic() > self._deadline
-        if late and self._late:
-            journal.note(self.task.folder, "final", self._late)
+        if late and (text := self._late()):
+            journal.note(self.task.folder, "final", text)
         context: Any = self._pcontext
         if late or any(process.exitcode is not None for process in context._pc.processes):
             self._note_ends()
@@ -174,8 +180,8 @@ class Agent(LocalElasticAgent):
         context: Any = self._pcontext
         codes = [process.exitcode for process in context._pc.processes]
         ended = [(rank, code) for rank, code in enumerate(codes) if code is not None]
-        note = partial(journal.note_end, self.task.folder, seconds=self.task.seconds)
-        texts = [note(rank, code, raised=_raised(self.rendezvous_folder, rank)) for rank, code in ended]
+        note = partial(journal.note_end, self.task.folder)
+        texts = [note(rank, code, _raised(self.rendezvous_folder, rank)) for rank, code in ended]
         self.ended = " and ".join(filter(None, texts)) or self.ended
         size = sum(word not in ("ended", "final") for word, _ in journal.lines(self.task.folder)[0])
         self.idle = self.idle + 1 if size == self.journal_size else 0
@@ -233,7 +239,7 @@ def rank_process(
         own_process.end_if_forked()
         rank = int(os.environ["RANK"])
         with suppress(OSError):  # of a full disk: `measure` says so
-            _end_file(rendezvous_folder, rank).write_text(located(error))
+            _end_file(rendezvous_folder, rank).write_text(located(error) + own_process.limits_said())
             storage.write_traceback(task.folder, "ranks", traceback_of(error), rank)
         os._exit(1)
 

@@ -3,12 +3,12 @@ launch; began CASE; ranks CASE, alone CASE: what takes its time now, all ranks o
 comparison; ok CASE, unsupported CASE, failed CASE; ended HOW: a rank's process is gone, the case may be tried once
 more; final HOW: the case may not."""
 
-import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from accuracy.core.case import Case
+from accuracy.execute import leftovers
 from accuracy.results import table
 
 NAME = "ranks.log"
@@ -91,18 +91,23 @@ def read(folder: Path) -> Known:
     return known
 
 
-def note_end(folder: Path, rank: int, code: int, seconds: float, raised: str = "") -> str | None:
+def note_end(folder: Path, rank: int, code: int, raised: str = "") -> str | None:
     """Add how a rank's process ended, from its exit status (negative: a signal); the text, or None where the process
-    ended because of another one. seconds: the time limit of a case; raised: the exception that ended it."""
+    ended because of another one. raised: the exception that ended it."""
     if code == LOST:
         return None
-    if code == -signal.SIGALRM:
-        text = f"{NO_ANSWER} from rank {rank} within {seconds:g} s"
-    else:
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
-        text = f"rank {rank} {how}{f', {raised}' if raised else ''}"
-    note(folder, "final" if code == -signal.SIGALRM else "ended", text)
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+    text = f"rank {rank} {how}{f', {raised}' if raised else ''}"
+    note(folder, "ended", text)
     return text
+
+
+def no_answer(processes: Mapping[int, int], seconds: float) -> str:
+    """Return which ranks gave no answer in time: those that are stopped, as the others wait for them; where none is,
+    all. processes: by rank."""
+    stopped = [rank for rank, process in processes.items() if leftovers.stat(process)[0] == "T"]
+    ranks = ", ".join(map(str, stopped or processes))
+    return f"{NO_ANSWER} from rank {ranks}{' (stopped)' if stopped else ''} within {seconds:g} s"
 
 
 def hopeless(case: Case, cases: Sequence[Case], known: Known) -> str | None:

@@ -8,7 +8,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,9 +17,10 @@ import torch
 
 from accuracy.core.case import Case, digest
 from accuracy.core.errors import NotShared, located, traceback_of
-from accuracy.core.own_process import end_if_forked, is_one, raised_by_functions
+from accuracy.core.own_process import end_if_forked, is_one, put_limits_back, raised_by_functions
 from accuracy.execute.ranks import caller, journal, messages
-from accuracy.execute.ranks.rendezvous import Ranks, time_limit
+from accuracy.execute.ranks.rendezvous import Ranks
+from accuracy.execute.start import time_limit
 from accuracy.execute.worker import device_works
 from accuracy.inputs import drawing
 from accuracy.measurement import reruns
@@ -145,8 +146,8 @@ class Rank:
         if case.world != "processes":
             return self._simulate(case, shards, mode)
         what = MODES.index(replace(mode, repeat=0))
+        self.tell(self.number, what)  # all have drawn and imported then
         journal.note(self.task.folder, "ranks", self.case.id)
-        self.tell(self.number, what)
         with arithmetic.computing_with(self._threads, "cpu"):  # as all ranks, whatever the comparison takes
             every, results = self.take_part(what, shards[0])
         journal.note(self.task.folder, "alone", self.case.id)
@@ -167,7 +168,7 @@ class Rank:
         results: Results = ()
         part: Message = {}
         self._agreed = self._all_come = False
-        with nullcontext() if self.task.callers else time_limit(self.task.seconds):
+        with time_limit(self.task.seconds):
             try:
                 results, part = self._run(what, given)
             except OtherRankFailed:
@@ -175,6 +176,7 @@ class Rank:
             except NotShared as error:
                 part = {"not_shared": str(error)}
             except raised_by_functions() as error:
+                put_limits_back()
                 part = {"error": located(error)[:500]}
                 text = traceback_of(error)
                 storage.write_traceback(self.task.folder, self.task.cases[self.number].id, text, self.ranks.rank)

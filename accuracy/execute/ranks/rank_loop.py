@@ -3,17 +3,19 @@
 Every rank draws the inputs itself; the first gets out, lse, dq, dk and dv as tensors and writes the rows.
 """
 
+import faulthandler
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from accuracy.core.case import Case
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import journal
 from accuracy.execute.ranks.rank import END, MODES, PREPARE, Rank, Task
 from accuracy.execute.ranks.rendezvous import Ranks
+from accuracy.execute.start import time_limit
 from accuracy.execute.worker import seconds_allowed, seconds_text, tell_changes, write
-from accuracy.measurement.pipeline import Measured, Pipeline
 
 
 def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple[Case, str]]:
@@ -29,9 +31,10 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
         if case.id not in known.statuses:
             journal.note(task.folder, "began", case.id)
             reason = None if each.unsupported else known.reason(case.id) or journal.hopeless(case, task.cases, known)
-            if not (each.unsupported or reason):
-                rank.prepare(numbers[case.id])
-            found = pipeline.failed(case, reason) if reason else _in_time(task, pipeline, each)
+            with _in_time(task, case):
+                if not (each.unsupported or reason):
+                    rank.prepare(numbers[case.id])
+                found = pipeline.failed(case, reason) if reason else measured(pipeline, each)
             changed = rank.changed()
             known.statuses[case.id] = write(task.folder, case, found)
             journal.note(task.folder, found.status, case.id)
@@ -44,26 +47,21 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
     rank.tell(0, END)
 
 
-def _in_time(task: Task, pipeline: Pipeline, each: Planned) -> Measured:
-    """Measure a case. Beside what ranks do together the first computes the reference and simulates: where that takes
-    longer than the case may, this process ends, and the launcher starts all of them anew."""
-    if task.callers:
-        return measured(pipeline, each)
-    seconds = seconds_allowed(each.case, task.case_seconds)
-    if each.case.world == "processes":
+@contextmanager
+def _in_time(task: Task, case: Case) -> Iterator[None]:
+    """Beside what ranks do together each draws and imports, and the first computes the reference and simulates. Nobody
+    watches the caller's processes: there a thread ends one that takes too long, and says where it is."""
+    seconds = seconds_allowed(case, task.case_seconds)
+    if case.world == "processes" and not task.callers:
         seconds += len(MODES) * task.seconds
-
-    def end() -> None:
-        journal.note(task.folder, "final", f"took longer than {seconds_text(each.case, task.case_seconds)}")
-        os._exit(journal.LOST)
-
-    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), end)
-    timer.daemon = True
-    timer.start()
+    if task.callers:
+        faulthandler.dump_traceback_later(min(seconds, threading.TIMEOUT_MAX), exit=True, file=2)
     try:
-        return measured(pipeline, each)
+        with time_limit(seconds, f"took longer than {seconds_text(case, task.case_seconds)}"):
+            yield
     finally:
-        timer.cancel()
+        if task.callers:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def follow(task: Task, ranks: Ranks) -> None:
@@ -73,8 +71,9 @@ def follow(task: Task, ranks: Ranks) -> None:
         number, what = rank.tell()
         if what == END:
             return
-        rank.draw(number)
-        if what == PREPARE:
-            rank.release()
-        else:
-            rank.take_part(what)
+        with _in_time(task, task.cases[number]):
+            rank.draw(number)
+            if what == PREPARE:
+                rank.release()
+            else:
+                rank.take_part(what)

@@ -4,7 +4,6 @@ file that nobody else can read, and speak over its loopback interface. Under a l
 
 import ipaddress
 import os
-import signal
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ import torch.distributed as dist
 
 from accuracy.core.errors import ConfigError, NoRendezvous
 from accuracy.execute.ranks import messages
-from accuracy.execute.start import Launch
+from accuracy.execute.start import Launch, time_limit
 from accuracy.world import shared_gpu
 
 START_SECONDS = 120.0  # for all ranks to import torch and to find each other
@@ -33,25 +32,13 @@ class Ranks(NamedTuple):
     data: dict[int, dist.ProcessGroup]
 
 
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """End this process by SIGALRM, whatever it is doing, when the body takes longer."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, min(seconds, 1e9))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
 def join_on_machine(folder: Path, backend: str, sizes: Sequence[int], shared: Sequence[int] = ()) -> Ranks:
     """Meet the other ranks that this machine's agent started. folder: one that only this user can read; shared: the
     sizes whose ranks share a GPU."""
     rank, attempt = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
-    with time_limit(START_SECONDS):
-        store = dist.FileStore(str(folder / f"store-{attempt}"))
-        control = _initialize(store, rank, sizes[-1], backend, rank, True, bool(shared))
-        return Ranks(rank, sizes[-1], control, _groups(rank, sizes, backend, shared))
+    store = dist.FileStore(str(folder / f"store-{attempt}"))
+    control = _initialize(store, rank, sizes[-1], backend, rank, True, bool(shared))
+    return Ranks(rank, sizes[-1], control, _groups(rank, sizes, backend, shared))
 
 
 def join_launched(launch: Launch, backend: str, sizes: Sequence[int], plan: str, shared: Sequence[int] = ()) -> Ranks:

@@ -65,21 +65,23 @@ FAULTS = {  # what a variant does, and why its case has no numbers
     "crashes": ("ctypes.string_at(0)", "the worker process was killed by signal 11 (Segmentation fault)"),
     "calls_exit": ("raise SystemExit(3)", "SystemExit: 3 (parts/variant/calls_exit.py:10, in forward)"),
     "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", LATE),
+    "starves": (planting.STARVES, "rank 0: MemoryError: (RLIMIT_AS was changed)"),
     "locks": (STUCK.format("PyDLL") + "library.pthread_mutex_lock(lock)", LATE),  # no Python code runs meanwhile
 }
 
 
 def test_a_worker_that_ends_or_hangs_is_one_failed_row_and_is_replaced(tmp_path: Path) -> None:
     """Where a hanging one was is in its case's traceback."""
-    chosen = plant(tmp_path, **{name: statement for name, (statement, _) in FAULTS.items()})
+    statements = {name: statement for name, (statement, _) in FAULTS.items()}
+    chosen = plant(tmp_path, removes="__import__('shutil').rmtree('run', True)", **statements)
     words = (*TINY, "device=cpu", "world_size=2", "dtype=float32", "case_seconds=6", "output_dir=run")
     answer = finish(start(tmp_path, "--config-dir=parts", *words, chosen, "workers=2"))
     assert answer.status == 0, answer.err
-    assert f"1 measured, 0 unsupported, {len(FAULTS)} failed" in answer.out
+    assert f"2 measured, 0 unsupported, {len(FAULTS)} failed" in answer.out
     results = table.read_results(tmp_path / "run")
     failed = results[results["status"] == table.FAILED].set_index("variant")
     assert failed["reason"].to_dict() == {name: why for name, (_, why) in FAULTS.items()}
-    assert set(results.loc[results["status"] == table.OK, "variant"]) == {"ring"}
+    assert set(results.loc[results["status"] == table.OK, "variant"]) == {"ring", "removes"}
     text = (tmp_path / "run" / table.TRACEBACKS / f"{failed.loc['locks', 'case_id']}.txt").read_text()
     assert "locks.py" in text
 

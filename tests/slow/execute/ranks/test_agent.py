@@ -63,6 +63,7 @@ def test_reruns_on_real_ranks_that_hold_unequally_many_tokens_have_the_simulated
     pd.testing.assert_frame_equal(*(comparable(rows, world) for world in ("processes", "simulated")), check_exact=True)
 
 
+SILENT = "no answer from rank 0, 1 within 4 s"
 FAULTS = {
     "raises": ("raise ValueError('planted')", r"rank 1: ValueError: planted \(.*raises.py:10, in forward\)"),
     "calls_exit": ("raise SystemExit(0)", r"rank 1: SystemExit: 0 \(calls_exit.py:10, in forward\)"),
@@ -71,10 +72,11 @@ FAULTS = {
     "ends_well": ("os._exit(0)", "rank 1 ended with status 0, twice"),
     "ends_as_a_lost_one": ("os._exit(3)", "its ranks ended 3 times, and none said why"),
     "is_terminated": ("os.kill(os.getpid(), 15); time.sleep(9)", "rank 1 was killed by signal 15, twice"),
-    "stops": ("os.kill(os.getpid(), signal.SIGSTOP)", "no answer from rank 0 within 4 s"),
+    "stops": ("os.kill(os.getpid(), signal.SIGSTOP)", r"no answer from rank 1 \(stopped\) within 4 s"),
     "raises_no_exception": ("raise KeyboardInterrupt('typed')", r"rank 1: KeyboardInterrupt: typed \(.*in forward\)"),
     "cannot_be_written": (r"raise ValueError('a\ud800\x1b')", r"rank 1: ValueError: a\?\? \(.*in forward\)"),
-    "hangs": ("time.sleep(600)", "no answer from rank [01] within 4 s.*"),
+    "blocks_all": ("signal.pthread_sigmask(0, signal.valid_signals()); time.sleep(99)", SILENT),
+    "hangs": ("time.sleep(600)", SILENT),
 }
 
 

@@ -93,6 +93,27 @@ def test_without_restarts_a_death_ends_all_with_status_3_and_the_same_command_go
     assert set(rows.loc[rows["variant"] == "killed", "reason"]) == {"rank 1 was killed by signal 9, twice"}
 
 
+STOPS = {  # what the second rank does, which nobody restarts, and what its parent says
+    "stops": ("os.kill(os.getpid(), signal.SIGSTOP)", "no answer from rank 1 (stopped) within 5 s"),
+    "sleeps": ("signal.pthread_sigmask(0, signal.valid_signals()); time.sleep(99)", "no answer from rank 1 within 5 s"),
+}
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("name", STOPS)
+def test_a_launched_rank_has_a_limit_whatever_it_does(tmp_path: Path, name: str) -> None:
+    mark, (statement, said) = uuid.uuid4().hex, STOPS[name]
+    planting.first(tmp_path / "mine", name, f"if rank.world.rank == 1: {statement}")
+    words = (f"--config-dir={tmp_path / 'mine'}", *SMALL, f"variant={name}", "world_size=2", "world=processes",
+             "case_seconds=5", f"output_dir={tmp_path / 'run'}")  # fmt: skip
+    processes = srun(*words, MARK=mark)
+    output = output_of(*processes)
+    assert [process.returncode for process in processes] == [3, 3], output
+    assert said in output
+    assert said in (tmp_path / "run" / journal.NAME).read_text()
+    wait_until(lambda: not marked(mark), 2)
+
+
 def test_sigterm_under_a_launcher_leaves_a_valid_partial_run_and_no_process(tmp_path: Path) -> None:
     mark, folder = uuid.uuid4().hex, tmp_path / "run"
     processes = srun(*SMALL, "variant=ring", "world_size=2", "world=processes", f"seed={list(range(200))}",

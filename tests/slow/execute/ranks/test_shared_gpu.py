@@ -86,7 +86,7 @@ def test_packages_have_the_digits_that_they_have_over_gloo_and_nccl(
 FAULTS = {
     "raises": ("raise ValueError('planted')", "rank 1: ValueError: planted (raises.py:10, in forward)"),
     "is_killed": ("os.kill(os.getpid(), 9)", "rank 1 was killed by signal 9, twice"),
-    "is_stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "no answer from rank"),
+    "is_stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "no answer from rank 1 (stopped) within 6 s"),
     "hangs": ("time.sleep(600)", "no answer from rank"),
     "segfaults": ("__import__('ctypes').string_at(0)", "rank 1 was killed by signal 11, twice"),
     "reads_beyond": ("q.flatten()[torch.full((1,), 1 << 30, device=q.device)].tolist()", "rank 1"),  # a GPU's context
