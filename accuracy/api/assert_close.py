@@ -12,22 +12,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.api.bounds import Attention, Exact, check_tensors, exact, word_of
+from accuracy.api.bounds import Attention, Exact, check_tensors, exact, policy_of, word_of
 from accuracy.api.calling import (
     CALLED,
     GRADIENTS,
     LAYOUTS,
+    SCALES,
     as_tensor,
     called,
     defaults,
     described,
     in_bshd,
     is_bias,
+    meant,
     results,
     with_float64,
 )
 from accuracy.api.tf32 import DRIFT, in_tf32
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
+from accuracy.bound.policy import Policy, eight_bits
 from accuracy.core.errors import ConfigError, entry, unknown
 
 PLACES = ("batch", "token", "head", "dim")
@@ -72,7 +75,8 @@ def assert_close(
             defaults, else False and D**-0.5. window (keys on both sides), documents (lengths), softcap, sinks (a logit
             a head), attn_mask (True where a query sees a key, or a bias), dlse (of a loss with lse in it), rows
             (positions of the tokens that one rank returned), as in `accuracy.bounds`; cu_seqlens, or cu_seqlens_q and
-            cu_seqlens_k, of packed sequences; block_mask or mask_mod of flex_attention.
+            cu_seqlens_k, of packed sequences; block_mask or mask_mod of flex_attention; q_descale, k_descale and
+            v_descale, of tensors in 8 bits: numbers, (B, H) or (B, Hk), or what broadcasts to the tensor.
 
     Returns:
         The relative error of each compared tensor, by its name.
@@ -105,6 +109,11 @@ def assert_close(
     if dout is not None and not callable(actual) and not gradients:
         raise ConfigError("dout came without a gradient to compare; give dq=, dk= or dv=, or leave dout= away")
     tensors: list[Any] = [None if x is None else in_bshd(x, layout, name) for name, x in inputs.items()]
+    short = any(x is not None and x.element_size() == 1 for x in tensors)
+    if short and dout is not None:
+        raise ConfigError("dout came with tensors of 8 bits, whose gradients are not known; leave it away")
+    for place, (name, word) in enumerate(SCALES.items()):
+        tensors[place] = meant(tensors[place], how.get(word), name, layout)
     assumed = {} if not callable(actual) else {each: x for each, x in defaults(actual).items() if each not in how}
     how = {**how, **assumed}
     check_tensors(*tensors)
@@ -120,9 +129,15 @@ def assert_close(
         attention = replace(attention, dlse=attention.dlse.to(found["lse"].dtype))
     tensors, found, attention = with_float64(tensors, found, attention)
     stored: dict[str, Any] = {f"stored_{name}": word_of(found[name].dtype) for name in OWN_SHAPE if name in found}
-    truth = exact(*tensors, attention=attention, policy=policy, **stored)  # type: ignore[misc]
+    result = found["out"] if short else tensors[0]
+    rounding = policy_of(policy, word_of(result.dtype), pieces, stored.get("stored_lse"))
+    if short:
+        rounding = eight_bits(rounding, str(v.dtype).removeprefix("torch."))
+    truth = exact(*tensors, attention=attention, policy=rounding, **stored)  # type: ignore[misc]
     wrong = [line for name, x in found.items() for line in _judge(name, x, truth, layout)]
     source = SOURCE[policy].format(dtype=truth.policy.dtype)
+    if short and rounding.weights != rounding.dtype:
+        source += f", and weights once in {rounding.weights}"
     if wrong and arithmetic != "float32" and in_bshd(found["out"], layout, "out").shape == truth.reference.out.shape:
         known = in_tf32(in_bshd(found["out"], layout, "out"), tuple(tensors), truth, attention, **stored)
         if known is not None:
@@ -135,7 +150,7 @@ def assert_close(
     if wrong:
         keys, heads = k.shape[1], q.shape[2]
         wrong += [f"{each}={x} was assumed: the function's own default" for each, x in assumed.items()]
-        wrong += _of_another(found, tensors, attention, policy, layout, stored)
+        wrong += _of_another(found, tensors, attention, rounding, layout, stored)
         wrong.append(f"limits: {source}; beyond them by chance: {ALARM:g} a tensor")
         if layout == "bshd" and keys < heads:
             wrong.append(f"k was read as {keys} tokens, q as {heads} heads: of (B, H, S, D) say layout='bhsd'")
@@ -189,7 +204,7 @@ def _described(
 
 
 def _of_another(
-    found: Mapping[str, Tensor], tensors: list[Any], attention: Attention, policy: str, layout: str,
+    found: Mapping[str, Tensor], tensors: list[Any], attention: Attention, policy: Policy, layout: str,
     stored: Mapping[str, Any],
 ) -> list[str]:  # fmt: skip
     """Return which other mask or scale out is right for, in a line, if it is for one; or that all gradients are those

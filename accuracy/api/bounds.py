@@ -142,7 +142,7 @@ def exact(
     """Return the reference and the bounds for checked arguments. dout None: gradients are those of no dout, zero;
     stored_dsink, stored_dbias: the dtype of dsink, of attn_mask's gradient; None: it is not asked about."""
     word = str(q.dtype).removeprefix("torch.")
-    rounding = policy if isinstance(policy, Policy) else _named(policy, word, attention.pieces, stored_lse)
+    rounding = policy if isinstance(policy, Policy) else policy_of(policy, word, attention.pieces, stored_lse)
     if attention.dlse is not None or stored_dbias is not None:
         rounding = replace(rounding, reads="anything")
     scale = attention.softmax_scale
@@ -209,7 +209,8 @@ def _is_whole(value: object, least: int) -> bool:
     return isinstance(value, int) and type(value) is not bool and value >= least
 
 
-def _named(policy: str, dtype: str, pieces: int, stored_lse: str | None) -> Policy:
+def policy_of(policy: str, dtype: str, pieces: int, stored_lse: str | None) -> Policy:
+    """Return the policy of a name, for results of a dtype. Raises ConfigError."""
     if policy not in POLICIES:
         raise unknown("policy", policy, POLICIES)
     changes = {} if stored_lse is None else {"stored_lse": stored_lse}

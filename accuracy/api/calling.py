@@ -17,7 +17,8 @@ from accuracy.core.errors import ConfigError
 from accuracy.runtime.arguments import NAMES, parameters, takes_any_word
 
 BORDERS = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
-CALLED = (*HOW, *BORDERS, "block_mask", "mask_mod")
+SCALES = {"q": "q_descale", "k": "k_descale", "v": "v_descale"}
+CALLED = (*HOW, *BORDERS, "block_mask", "mask_mod", *SCALES.values())
 """Keywords that say which attention it is, where a function is called."""
 ORDERS = {"bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3), "sbhd": (1, 0, 2, 3)}
 LAYOUTS = (*ORDERS, "thd", "kvpacked", "qkvpacked")
@@ -45,6 +46,25 @@ def in_bshd(x: Tensor, layout: str, name: str) -> Tensor:
     if layout == "thd":
         return x if of_lse and x.dim() == 3 else x[None]
     return x if of_lse or x.dim() != 4 else x.permute(ORDERS.get(layout, ORDERS["bshd"]))
+
+
+def meant(x: Tensor, scale: Any, name: str, layout: str) -> Tensor:
+    """Return what an 8-bit tensor and its scale mean, in float64; another tensor without a scale as it is. x: (B, S, H,
+    D); scale: a number, (B or 1, H or 1), of query heads or of those that share a key, or broadcast to all of x."""
+    if scale is None and x.element_size() > 1:
+        return x
+    factor = torch.as_tensor(1.0 if scale is None else scale, device=x.device).double()
+    shown, heads = tuple(factor.shape), x.shape[2]
+    factor = (
+        factor[:, None, :, None] if factor.dim() == 2 else in_bshd(factor, layout, name) if factor.dim() else factor
+    )
+    if factor.dim() == 4 and 1 < factor.shape[2] < heads and heads % factor.shape[2] == 0:
+        factor = factor.repeat_interleave(heads // factor.shape[2], 2)
+    try:
+        return x.double() * factor.expand_as(x)
+    except RuntimeError:
+        fits = f"a number, a number for each item and head, or numbers that broadcast to {tuple(x.shape)}"
+        raise ConfigError(f"{SCALES[name]} has the shape {shown}; give {fits}") from None
 
 
 def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str) -> dict[str, Any]:
@@ -134,7 +154,7 @@ def _words(fn: Callable[..., Any], q: Tensor, k: Tensor, layout: str, how: Mappi
     canonical."""
     known = parameters(fn) or {}
     told = {word: value for word, value in how.items() if word not in ("dlse", *BORDERS)}
-    if q.shape[2] != k.shape[2]:
+    if q.shape[2] != k.shape[2] and {*NAMES["grouped"]} & {*known}:
         told["grouped"] = True
     if how.get("mask_mod") is not None and "mask_mod" not in known and "block_mask" in known:
         from torch.nn.attention.flex_attention import create_block_mask

@@ -42,8 +42,9 @@ LANES = 8
 ATen/cpu/vec/functional_base.h), 32 threads on CUDA."""
 SURE = 6.0
 """Standard deviations that an error before the last rounding is within: a chance of 2 exp(-18), 3e-8."""
-INSIDE = FORMATS | {"tf32": Format("tf32", 11, -126, 4), "tf32_cut": Format("tf32_cut", 10, -126, 4)}
-"""Formats of what is rounded inside; no tensor is stored in tf32. What is cut off loses up to a whole spacing."""
+EIGHT_BITS = {"float8_e4m3fn": Format("float8_e4m3fn", 4, -6, 1), "float8_e5m2": Format("float8_e5m2", 3, -14, 1)}
+INSIDE = FORMATS | EIGHT_BITS | {"tf32": Format("tf32", 11, -126, 4), "tf32_cut": Format("tf32_cut", 10, -126, 4)}
+"""Formats of what is rounded inside; no result is stored in tf32 or 8 bits. What is cut off loses up to a spacing."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,13 @@ def cast(policy: Policy, to: str) -> Policy:
     return replace(policy, products=to, weights=to, weight_roundings=policy.weight_roundings + 1, casts=True)
 
 
+def eight_bits(policy: Policy, values: str) -> Policy:
+    """Return the policy of a function that gets tensors in 8 bits and their scales, which are exact inputs then: P is
+    rounded once, to e4m3 where v has 8 bits, before it is multiplied or summed."""
+    weights = "float8_e4m3fn" if values in EIGHT_BITS else policy.weights
+    return replace(policy, weight_roundings=1, reads="anything", weights=weights, normaliser=weights)
+
+
 POLICIES = {"kernel": kernel, "loosest": loosest}
 
 
@@ -203,7 +211,7 @@ def underflow(name: str) -> float:
     """Largest absolute error of rounding what is below a format's normal numbers; where those are flushed to zero, all
     of it, as float32 and bfloat16 are on some devices."""
     form = INSIDE[name]
-    gradual = name == "float16"  # no device flushes those
+    gradual = name == "float16" or name in EIGHT_BITS  # no device flushes those
     return math.ldexp(1.0, form.min_exponent - (form.precision if gradual else 0))
 
 
