@@ -24,6 +24,7 @@ from accuracy.api.calling import (
     described,
     in_bshd,
     is_bias,
+    layout_of,
     meant,
     results,
     with_float64,
@@ -51,7 +52,7 @@ def assert_close(
     actual: Tensor | Sequence[Tensor] | Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, *,
     dout: Tensor | None = None, lse: Tensor | None = None, dq: Tensor | None = None, dk: Tensor | None = None,
     dv: Tensor | None = None, dsink: Tensor | None = None, dbias: Tensor | None = None,
-    layout: str = "bshd", policy: str = "loosest", arithmetic: str | None = None,
+    layout: str | None = None, policy: str = "loosest", arithmetic: str | None = None,
     pieces: int = 1, **how: Any,
 ) -> dict[str, float]:  # fmt: skip
     """Compare attention with float64 on the same rounded inputs; the limits are those of rounding, for these inputs.
@@ -65,7 +66,8 @@ def assert_close(
         dq, dk, dv: gradients of (out * dout).sum(), of their inputs' shapes and dtype.
         dsink: (H,), that of sinks, any dtype; autograd gives it where a function gets sinks as a tensor.
         dbias: that of a bias given as attn_mask, in its shape; autograd gives it where the bias wants a gradient.
-        layout: bshd, bhsd, sbhd, thd (packed sequences), or kvpacked and qkvpacked, which a function gets in one.
+        layout: bshd, bhsd, sbhd, thd (packed sequences), or kvpacked and qkvpacked, which a function gets in one. None:
+            that of a function which is known by its name, as those of torch and flash-attn are, else bshd.
         policy: `loosest`, what anybody's function may do and still be called rounding, or `kernel`, a fused kernel's
             roundings.
         arithmetic: of float32's products. A function that computes them in TF32, as tensor cores do, passes with a
@@ -86,6 +88,7 @@ def assert_close(
         ConfigError: a ValueError, for a wrong argument.
     """
     __tracebackhide__ = True
+    layout = layout_of(actual) if layout is None else layout
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
     inputs = {name: None if x is None else as_tensor(x, name) for name, x in
@@ -117,7 +120,7 @@ def assert_close(
     assumed = {} if not callable(actual) else {each: x for each, x in defaults(actual).items() if each not in how}
     how = {**how, **assumed}
     check_tensors(*tensors)
-    attention = Attention(pieces=pieces, **described(how, tensors[0], tensors[1], layout))
+    attention = Attention(pieces=pieces, **described(how, tensors[0], tensors[1], layout, actual))
     if dbias is not None and attention.rows is not None:
         raise ConfigError("dbias is of all rows, not of one rank's; leave rows= or dbias= away")
     if callable(actual) and attention.rows is not None:

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from accuracy.api.bounds import HOW, Attention, in_four
 from accuracy.core.errors import ConfigError
+from accuracy.live.functions import known
 from accuracy.runtime.arguments import NAMES, parameters, takes_any_word
 
 BORDERS = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
@@ -67,8 +69,17 @@ def meant(x: Tensor, scale: Any, name: str, layout: str) -> Tensor:
         raise ConfigError(f"{SCALES[name]} has the shape {shown}; give {fits}") from None
 
 
-def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str) -> dict[str, Any]:
-    """Return the keywords of `Attention` for the field's words. q: (B, Sq, H, D); k: (B, S, Hk, D)."""
+def layout_of(fn: Any) -> str:
+    """Return the layout of a function that is known by its name, else bshd."""
+    found = known(fn)
+    if found is None:
+        return "bshd"
+    return {1: "qkvpacked", 2: "kvpacked"}.get(len(found.tensors), found.layout)
+
+
+def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, fn: Any) -> dict[str, Any]:
+    """Return the keywords of `Attention` for the field's words. q: (B, Sq, H, D); k: (B, S, Hk, D); fn: what is called:
+    torch's own function aligns a causal mask at the first query."""
     found = {word: value for word, value in how.items() if word in HOW}
     if found.get("dlse") is not None:
         found["dlse"] = in_bshd(as_tensor(found["dlse"], "dlse"), layout, "dlse")
@@ -81,6 +92,8 @@ def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str) -> dict
         given, shape = how[masks[0]], (q.shape[0], q.shape[2])
         made, (items, heads) = (given.mask_mod, given.shape[:2]) if masks == ["block_mask"] else (given, shape)
         found["attn_mask"] = create_mask(made, items, heads, q.shape[1], k.shape[1], str(q.device))
+    if fn is scaled_dot_product_attention and found.get("causal") and q.shape[1] != k.shape[1]:
+        found |= {"causal": False, "attn_mask": q.new_ones(q.shape[1], k.shape[1], dtype=torch.bool).tril()}
     of_queries, of_keys = _borders(how, q.shape[1], k.shape[1], layout)
     if of_queries == of_keys and of_queries:
         found["documents"] = [end - begin for begin, end in itertools.pairwise(of_queries) if end > begin]

@@ -44,17 +44,19 @@ def request(
         ConfigError: for an argument that cannot be.
     """
     arguments = {name: plain(value) for name, value in arguments.items() if value is not None}
+    names, subject_functions = named(subjects)
+    if any(getattr(fn, "__name__", "") == "flex_attention" for fn in subject_functions.values()):
+        arguments.setdefault("mask", "full")  # it has no other one without a BlockMask
     of_problem = {name: f"problem.{name}" for name in arguments if name not in SETTINGS}
     chosen = {f"variant.{name}" if name in OF_FUNCTIONS else of_problem.get(name, name) for name in arguments}
     settings = {name: arguments.pop(name) for name in SETTINGS if name in arguments}
     node = {"forward": "callable", "backward": "callable"}
     node |= {name: settings.pop(name, default) for name, default in OF_FUNCTIONS.items()}
-    names, subject_functions = named(subjects)
     variants = nodes("variant", names) if names else {}
     texts = plugins.hand_over({**subject_functions, **(functions or {})})
     if not texts:
         check_of_no_function(node)
-    variants |= {name: {**node, "fn": texts[name]} for name in subject_functions}
+    variants |= {name: {**node, **_known(fn, node), "fn": texts[name]} for name, fn in subject_functions.items()}
     for group in ("kernel", "inputs"):
         if group in settings and not isinstance(settings[group], dict):
             settings[group] = nodes(group, settings[group] if isinstance(settings[group], list) else [settings[group]])
@@ -63,6 +65,18 @@ def request(
     config |= {"workers": 1, "report": False, **settings, "variant": variants, "world": world, **(keys or {})}
     config["problem"] |= {**(defaults or {}), **arguments}
     return resolved(replayed(config, chosen | keys_of(words)), chosen - {"world"})
+
+
+def _known(fn: Function, node: Mapping[str, Any]) -> dict[str, str]:
+    """Return the layout and the sharding of a function that is known by its name, where the caller gave none."""
+    from accuracy.live.functions import known
+
+    found = known(fn)
+    if found is None:
+        return {}
+    packed = {1: "qkvpacked", 2: "kvpacked"}.get(len(found.tensors), found.layout)
+    its = {"layout": "varlen" if found.layout == "thd" else packed, "sharding": found.sharding or "contiguous"}
+    return {name: value for name, value in its.items() if node[name] == OF_FUNCTIONS[name]}
 
 
 def check_of_no_function(arguments: Mapping[str, Any]) -> None:

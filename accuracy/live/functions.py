@@ -4,6 +4,7 @@
 """
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -160,6 +161,15 @@ KNOWN = (
 )  # fmt: skip
 REGISTERED = Function("transformers", ("query", "key", "value"), "bhsd", "bshd", transformers)
 """In Hugging Face's registry. What that calls and `KNOWN` has is left to `KNOWN`, which knows its words."""
+
+
+def known(fn: Any) -> Function | None:
+    """Return what is known of a function of torch or of a package, by where it is found; None of any other."""
+    for each in KNOWN:
+        module, _, name = each.path.partition(":")
+        if getattr(sys.modules.get(module), name, None) is fn:
+            return each
+    return None
 
 
 def _scale(arguments: Arguments, q: Tensor, name: str) -> float:

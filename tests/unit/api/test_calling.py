@@ -96,7 +96,7 @@ def test_flex_attention_is_judged_by_its_own_mask() -> None:
     q, k, v, dout = (x.transpose(1, 2).contiguous() for x in tensors())
     block_mask = create_block_mask(prefix, 2, None, 96, 96, "cpu")
     for how in ({"mask_mod": prefix}, {"block_mask": block_mask}):
-        assert set(accuracy.assert_close(flex_attention, q, k, v, layout="bhsd", **how)) == {"out"}  # type: ignore[arg-type]
+        assert set(accuracy.assert_close(flex_attention, q, k, v, **how)) == {"out"}  # type: ignore[arg-type]
 
     def naive(q: Tensor, k: Tensor, v: Tensor, mask_mod: Any, one_more: bool = False) -> Tensor:
         seen = torch.nn.attention.flex_attention.create_mask(mask_mod, 2, 4, 96, 96, "cpu")
@@ -108,9 +108,14 @@ def test_flex_attention_is_judged_by_its_own_mask() -> None:
                               layout="bhsd", mask_mod=prefix)  # fmt: skip
 
 
-def test_torch_s_own_function_gets_grouped_heads() -> None:
-    q, k, v, dout = (x.transpose(1, 2) for x in tensors())
-    accuracy.assert_close(scaled_dot_product_attention, q, k, v, dout=dout, layout="bhsd", causal=True)
+@pytest.mark.parametrize("queries", [96, 40])
+def test_torch_s_own_function_is_known_by_its_name(queries: int) -> None:
+    """Its layout, its word for grouped heads, and that its causal mask begins at the first key."""
+    q, k, v, dout = (x.transpose(1, 2) for x in tensors(2, queries))
+    assert "dk" in accuracy.assert_close(scaled_dot_product_attention, q, k, v, dout=dout, causal=True)
+    rows = accuracy.measure([scaled_dot_product_attention, flex_attention], seqlen=32, heads=2, heads_kv=2, head_dim=8)
+    assert set(rows["mask"]) == {"full"}
+    assert rows["error_rel"].max() < 1e-2
 
 
 def test_arrays_of_another_library_are_taken() -> None:

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from accuracy.core.paths import PACKAGE
-from accuracy.report.published import drawn
+from accuracy.report.embedded import published_positions
 from accuracy.results import storage, table
 from accuracy.results.cell import measured
 from accuracy.results.claim import over_ranks
@@ -83,7 +83,7 @@ def test_the_digest_tells_one_changed_digit_but_not_the_order_of_rows(full: pd.D
 def test_a_page_draws_the_same_places_from_a_published_table(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", replace(SMALL, dtypes=("bfloat16",)))
     results, all_positions = table.read_results(run), table.read_side(run, "positions")
-    kept = drawn(results, all_positions)
+    kept = published_positions(results, all_positions)
     assert 0 < len(kept) < len(all_positions)
     assert {*SMALL.variants} == set(results[results["case_id"].isin(kept["case_id"])]["variant"])
 
