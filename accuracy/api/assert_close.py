@@ -16,7 +16,6 @@ from accuracy.api.bounds import Attention, Exact, check_tensors, exact, policy_o
 from accuracy.api.calling import (
     CALLED,
     GRADIENTS,
-    LAYOUTS,
     SCALES,
     as_tensor,
     called,
@@ -33,6 +32,7 @@ from accuracy.api.tf32 import DRIFT, in_tf32
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
 from accuracy.bound.policy import Policy, eight_bits
 from accuracy.core.errors import ConfigError, entry, unknown
+from accuracy.runtime.layout import LAYOUTS
 
 PLACES = ("batch", "token", "head", "dim")
 OWN_SHAPE = ("lse", "dsink", "dbias")

@@ -17,13 +17,12 @@ from accuracy.api.bounds import HOW, Attention, in_four
 from accuracy.core.errors import ConfigError
 from accuracy.live.functions import known
 from accuracy.runtime.arguments import NAMES, parameters, takes_any_word
+from accuracy.runtime.layout import PACKED, canonical
 
 BORDERS = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
 SCALES = {"q": "q_descale", "k": "k_descale", "v": "v_descale"}
 CALLED = (*HOW, *BORDERS, "block_mask", "mask_mod", *SCALES.values())
 """Keywords that say which attention it is, where a function is called."""
-ORDERS = {"bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3), "sbhd": (1, 0, 2, 3)}
-LAYOUTS = (*ORDERS, "thd", "kvpacked", "qkvpacked")
 OF_KEYS = {"cu_seqlens": ("cu_seqlens_k", "cu_seqlens_kv"), "max_seqlen": ("max_seqlen_k", "max_seqlen_kv")}
 GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "sinks": "dsink", "attn_mask": "dbias"}
 
@@ -44,10 +43,9 @@ def in_bshd(x: Tensor, layout: str, name: str) -> Tensor:
         return x.reshape(1, 1, -1)
     if name == "dbias":
         return in_four(x)
-    of_lse = name in ("lse", "dlse")
-    if layout == "thd":
-        return x if of_lse and x.dim() == 3 else x[None]
-    return x if of_lse or x.dim() != 4 else x.permute(ORDERS.get(layout, ORDERS["bshd"]))
+    if name in ("lse", "dlse"):
+        return x[None] if layout in PACKED and x.dim() == 2 else x
+    return canonical(x, "thd" if layout in PACKED else layout) if x.dim() > 2 else x
 
 
 def meant(x: Tensor, scale: Any, name: str, layout: str) -> Tensor:
@@ -72,9 +70,7 @@ def meant(x: Tensor, scale: Any, name: str, layout: str) -> Tensor:
 def layout_of(fn: Any) -> str:
     """Return the layout of a function that is known by its name, else bshd."""
     found = known(fn)
-    if found is None:
-        return "bshd"
-    return {1: "qkvpacked", 2: "kvpacked"}.get(len(found.tensors), found.layout)
+    return "bshd" if found is None else found.called_in
 
 
 def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, fn: Any) -> dict[str, Any]:
@@ -107,7 +103,7 @@ def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, fn: Any
 def _borders(how: Mapping[str, Any], queries: int, keys: int, layout: str) -> tuple[list[int], list[int]]:
     """Return where packed sequences begin and end; nothing where none are. Raises ConfigError."""
     named = [word for word in BORDERS if how.get(word) is not None]
-    if named and layout != "thd":
+    if named and layout not in PACKED:
         raise ConfigError(
             f"{named[0]} came with layout={layout}; give q, k, v as (tokens, heads, dim) and layout='thd'"
         )

@@ -56,7 +56,7 @@ def measure(
     with one rank's shards of q (B, S/W, H, D), k and v (B, S/W, Hk, D) in the case's dtype; it returns out, shaped like
     q and in its dtype, and lse (B, H, S/W) in natural logarithms, in any floating dtype, if it has one. group: the
     ranks' `torch.distributed` group, also of one rank. sharding: which tokens a rank of the function gets (contiguous,
-    zigzag, striped); layout: how it takes its tensors (bshd, bhsd, kvpacked, qkvpacked, varlen). On several ranks it
+    zigzag, striped); layout: how it takes its tensors (bshd, bhsd, sbhd, thd, kvpacked, qkvpacked). On several ranks it
     runs in processes that are started here; where these are more than GPUs, they share one (column `sums`).
 
     Each of dtype (bfloat16, float16, float32, float64, or torch's), world_size, seed, inputs, kernel and problem may be

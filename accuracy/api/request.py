@@ -74,8 +74,7 @@ def _known(fn: Function, node: Mapping[str, Any]) -> dict[str, str]:
     found = known(fn)
     if found is None:
         return {}
-    packed = {1: "qkvpacked", 2: "kvpacked"}.get(len(found.tensors), found.layout)
-    its = {"layout": "varlen" if found.layout == "thd" else packed, "sharding": found.sharding or "contiguous"}
+    its = {"layout": found.called_in, "sharding": found.sharding or "contiguous"}
     return {name: value for name, value in its.items() if node[name] == OF_FUNCTIONS[name]}
 
 

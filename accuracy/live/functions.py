@@ -34,6 +34,11 @@ class Function:
     by_document: bool = False
     parameters: tuple[str, ...] = ()
 
+    @property
+    def called_in(self) -> str:
+        """Return the layout in which it is called; packed ones are not known of packed sequences."""
+        return {1: "qkvpacked", 2: "kvpacked"}.get(len(self.tensors), self.layout)
+
 
 def flash(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
     """flash-attn's words, which its descendants share: bottom-right masks, window_size, cu_seqlens, softcap."""

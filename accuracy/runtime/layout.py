@@ -46,6 +46,13 @@ def called_with(layout: str) -> tuple[int, Iterable[str]]:
     return len(tensors), words
 
 
+PACKED = ("thd", "varlen")
+"""Two names of one layout: packed sequences."""
+_VARLEN = Layout(  # out (T, H, D), lse (H, T)
+    _packed_sequences,
+    lambda out, batch: out.unflatten(0, (batch, -1)),
+    lambda lse, batch: lse.unflatten(1, (batch, -1)).transpose(0, 1),
+)
 LAYOUTS = {
     "bshd": Layout(lambda q, k, v, _: ((q, k, v), {}), _same, _same),
     "bhsd": Layout(
@@ -53,13 +60,14 @@ LAYOUTS = {
         lambda out, batch: out.transpose(1, 2),
         _same,
     ),
+    "sbhd": Layout(
+        lambda *given: (tuple(x.transpose(0, 1).contiguous() for x in given[:3]), {}),
+        lambda out, batch: out.transpose(0, 1),
+        _same,
+    ),
     "kvpacked": Layout(lambda q, k, v, _: ((q, torch.stack((k, v), dim=2)), {}), _same, _same),
     "qkvpacked": Layout(lambda q, k, v, _: ((torch.stack((q, k, v), dim=2),), {}), _same, _same),
-    "varlen": Layout(  # out (T, H, D), lse (H, T)
-        _packed_sequences,
-        lambda out, batch: out.unflatten(0, (batch, -1)),
-        lambda lse, batch: lse.unflatten(1, (batch, -1)).transpose(0, 1),
-    ),
+    **dict.fromkeys(PACKED, _VARLEN),
 }
 
 EXPECTED = "expected out or (out, lse)"
@@ -79,7 +87,7 @@ def returned(result: Any, layout: str, q: Tensor) -> tuple[Tensor, Tensor | None
     shape_of_out, shape_of_lse = _shapes(layout, q)
     for name, x, shape in (("out", out, shape_of_out), ("lse", lse, shape_of_lse)):
         if x is not None and tuple(x.shape) != shape:
-            swapped = layout != "varlen" and x.dim() > 2 and tuple(x.transpose(1, 2).shape) == shape
+            swapped = layout not in PACKED and x.dim() > 2 and tuple(x.transpose(1, 2).shape) == shape
             remedy = ": heads and tokens are swapped" if swapped else ""
             raise WrongResult(f"{name} came as {tuple(x.shape)}, expected {shape}{remedy}")
         if x is not None and x.device.type != q.device.type:
@@ -95,10 +103,10 @@ def returned(result: Any, layout: str, q: Tensor) -> tuple[Tensor, Tensor | None
 def _shapes(layout: str, q: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Of out and of lse as the function sees them."""
     batch, length, heads, dim = q.shape
-    if layout == "varlen":
+    if layout in PACKED:
         return (batch * length, heads, dim), (heads, batch * length)
-    out = (batch, heads, length, dim) if layout == "bhsd" else (batch, length, heads, dim)
-    return out, (batch, heads, length)
+    out = {"bhsd": (batch, heads, length, dim), "sbhd": (length, batch, heads, dim)}
+    return out.get(layout, (batch, length, heads, dim)), (batch, heads, length)
 
 
 def _word(x: Tensor) -> str:

@@ -39,7 +39,7 @@ from accuracy.core.sharding import SHARDINGS, UNEVEN, lengths_of
 from accuracy.runtime import arithmetic
 from accuracy.runtime.arguments import named, names, parameters, takes, uncallable
 from accuracy.runtime.collectives import may_share, shared
-from accuracy.runtime.layout import LAYOUTS, called_with, returned
+from accuracy.runtime.layout import LAYOUTS, PACKED, called_with, returned
 from accuracy.variant.base import WROTE, Rank, Schedule
 from accuracy.world.base import Results
 from accuracy.world.processes import ProcessesWorld, default_group
@@ -160,7 +160,7 @@ def words(scale: float, softcap: float | None, sees: Visibility) -> dict[str, An
 
 def documents(layout: str, sees: Visibility) -> tuple[int, ...]:
     """The borders that a function in a layout is told of."""
-    return sees.documents if layout == "varlen" else ()
+    return sees.documents if layout in PACKED else ()
 
 
 def _surroundings(rank: Rank) -> AbstractContextManager[Any]:
@@ -210,7 +210,7 @@ class AnyCallable(Schedule):
         told = {
             "softcap": "softcap" in has,
             "window": "window_size" in has and isinstance(has["window_size"].default, tuple),
-            "documents": options["layout"] == "varlen" and case.world_size == 1,
+            "documents": options["layout"] in PACKED and case.world_size == 1,
             "cross_lengths": case.world_size == 1 and options["layout"] in ("bshd", "bhsd", "kvpacked"),
             "top_left": case.world_size == 1,
         }

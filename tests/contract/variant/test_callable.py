@@ -15,7 +15,7 @@ pytestmark = pytest.mark.xdist_group("packages")  # they share the pool
 SOMEBODY = Path(__file__).with_name("somebody.py")
 LAYOUTS = {
     "contiguous": "bshd", "bhsd": "bhsd", "with_its_own_scale": "bhsd", "kvpacked": "kvpacked",
-    "qkvpacked": "qkvpacked", "varlen": "varlen", "in_the_default_group": "bshd", "without_lse": "bshd",
+    "qkvpacked": "qkvpacked", "sbhd": "sbhd", "varlen": "thd", "in_the_default_group": "bshd", "without_lse": "bshd",
 }  # fmt: skip
 
 

@@ -143,7 +143,7 @@ MISTAKES: list[tuple[str, Callable[[], object]]] = [
     ("did you mean seqlen", lambda: mine(seqln=3)),
     ("gaussian", lambda: mine(inputs="nothing")),
     ("torch_math", lambda: mine(kernel=["eager", "x"])),
-    ("bshd, bhsd", lambda: mine(layout="sbhd")),
+    ("bshd, bhsd", lambda: mine(layout="bhs")),
     ("contiguous", lambda: mine(sharding="spiral")),
     ("processes, simulated", lambda: mine(world="moon")),
     ("world_size=0", lambda: mine(world_size=0)),
