@@ -73,8 +73,8 @@ LAYOUTS = {
 EXPECTED = "expected out or (out, lse)"
 
 
-def returned(result: Any, layout: str, q: Tensor) -> tuple[Tensor, Tensor | None]:
-    """out (B, S/W, H, D) and lse (B, H, S/W) or None, of what came in `layout` for q (B, S/W, H, D). Raises
+def returned(result: Any, layout: str, q: Tensor, width: int) -> tuple[Tensor, Tensor | None]:
+    """out (B, S/W, H, width) and lse (B, H, S/W) or None, of what came in `layout` for q (B, S/W, H, D). Raises
     WrongResult."""
     values = result if isinstance(result, tuple | list) else (result,)
     if len(values) not in (1, 2):
@@ -84,7 +84,7 @@ def returned(result: Any, layout: str, q: Tensor) -> tuple[Tensor, Tensor | None
         raise WrongResult(f"the function returned {_named(out)}, {EXPECTED}")
     if lse is not None and not isinstance(lse, Tensor):
         raise WrongResult(f"lse came as {_named(lse)}, expected a tensor or None")
-    shape_of_out, shape_of_lse = _shapes(layout, q)
+    shape_of_out, shape_of_lse = _shapes(layout, (*q.shape[:3], width))
     for name, x, shape in (("out", out, shape_of_out), ("lse", lse, shape_of_lse)):
         if x is not None and tuple(x.shape) != shape:
             swapped = layout not in PACKED and x.dim() > 2 and tuple(x.transpose(1, 2).shape) == shape
@@ -100,9 +100,9 @@ def returned(result: Any, layout: str, q: Tensor) -> tuple[Tensor, Tensor | None
     return LAYOUTS[layout].out(out, batch), None if lse is None else LAYOUTS[layout].lse(lse.detach(), batch)
 
 
-def _shapes(layout: str, q: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of out and of lse as the function sees them."""
-    batch, length, heads, dim = q.shape
+def _shapes(layout: str, of_out: tuple[int, int, int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of out and of lse as the function sees them. of_out: (B, S/W, H, width)."""
+    batch, length, heads, dim = of_out
     if layout in PACKED:
         return (batch * length, heads, dim), (heads, batch * length)
     out = {"bhsd": (batch, heads, length, dim), "sbhd": (length, batch, heads, dim)}

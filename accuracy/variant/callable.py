@@ -16,8 +16,8 @@ layouts: `accuracy.runtime.layout`. The module that holds fn may say more:
     FEATURES                  by function the features of a problem that it knows: documents, which surroundings tell it
 
 A function of a user's is given more where it has a word of flash-attn's for it: a soft cap (`softcap`), a window
-(`window_size`, a pair by default), documents (layout varlen, on one rank). Queries of another number than keys are
-measured where the user gives that number: nothing tells a function that serves them from one for self-attention.
+(`window_size`, a pair by default), documents (layout thd, on one rank). Queries of another number than keys, and values
+of another width, are measured where the user gives these: nothing tells a function that serves them from another one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -104,7 +104,7 @@ def attend(
             raise
         result = result_of((q.detach(), k.detach(), v.detach()))  # forward only
     with torch.enable_grad():
-        out, lse = returned(result, layout_name, q)
+        out, lse = returned(result, layout_name, q, v.shape[-1])
     return out.detach(), lse, Graph(out, leaves, lambda: _as_found(fn, group))
 
 
@@ -211,6 +211,7 @@ class AnyCallable(Schedule):
             "softcap": "softcap" in has,
             "window": "window_size" in has and isinstance(has["window_size"].default, tuple),
             "documents": options["layout"] in PACKED and case.world_size == 1,
+            "head_dim_v": "packed" not in str(options["layout"]),
             "cross_lengths": case.world_size == 1 and options["layout"] in ("bshd", "bhsd", "kvpacked"),
             "top_left": case.world_size == 1,
         }
