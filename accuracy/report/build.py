@@ -69,7 +69,6 @@ def _parts(made: Material) -> dict[str, Any]:
         "reasons": about.reasons(run.cases),
         "why": why(made),
         "attribution": further.attribution_panels(made.attributed),
-        "conditions": further.condition_panels(made.measured),
         "take": list(filter(None, map(further.recommendation_table, facets_of(made.measured)))),
         "summary": further.summary_table(made.whole),
     }

@@ -21,7 +21,7 @@ from accuracy.results.table import ALL_RANKS, FAILED, OK, UNSUPPORTED
 from accuracy.verdict import headline as template
 from accuracy.verdict.facts import Facts, Worst
 from accuracy.verdict.headline import Tile
-from accuracy.verdict.label import NOTHING_FOUND
+from accuracy.verdict.label import NOTHING_FOUND, tone
 
 BEYOND_IS_A_FACT = "Beyond is a fact, no bug by itself: a path that keeps its scores in 16 bits is further away, too."
 AGAIN = "The same command measures what is left."
@@ -50,7 +50,7 @@ class Answer:
     @property
     def tone(self) -> str:
         """The badge's class."""
-        return {"BUG": "bad", "ROUNDING": "good"}.get(self.badge, "open")
+        return tone(self.badge)
 
     @property
     def terms(self) -> str:

@@ -66,7 +66,7 @@ def with_labels(results: pd.DataFrame, further: Sequence[str] = ()) -> pd.DataFr
     """
     every = results.drop_duplicates("case_id")
     cases = every[every["status"] == OK] if (every["status"] == OK).any() else every
-    facet_details = ["dtype", *_varying(cases, (*_FACET_DETAILS, *further))]
+    facet_details = _telling(cases, ["dtype", *_varying(cases, (*_FACET_DETAILS, *further))])
     facet = [fields.label(row, facet_details) for row in cases.to_dict("records")]
     inside = {name for _, rows in cases.groupby(facet) for name in _varying(rows, _SERIES_DETAILS)}
     series_details = [name for name in _SERIES_DETAILS if name in inside]
@@ -77,6 +77,15 @@ def with_labels(results: pd.DataFrame, further: Sequence[str] = ()) -> pd.DataFr
         series_of[row["case_id"]] = fields.label(row, ["variant", *own[row["variant"]], *series_details])
         facet_of[row["case_id"]] = fields.label(row, facet_details)
     return results.assign(series=results["case_id"].map(series_of), facet=results["case_id"].map(facet_of))
+
+
+def _telling(cases: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """The names without those, from the last on, that tell apart nothing which the others do not."""
+    texts = cases[[*names]].astype("string").fillna("")
+    for name in [*names[:0:-1]]:
+        rest = [each for each in names if each != name]
+        names = rest if len(texts[rest].drop_duplicates()) == len(texts[[*names]].drop_duplicates()) else names
+    return [*names]
 
 
 def _varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
