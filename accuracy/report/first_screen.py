@@ -76,14 +76,8 @@ def answer(made: Material, drift: Drift | None = None) -> Answer:
         text = template.advice(made.found, worst, instead, template.attributed(made.attributed), _reason(run.cases))
         text = f"{AGAIN} {text}" if run.missing_cases and AGAIN not in text else text
         advice = Markup("<p>{}</p>").format(BEYOND_IS_A_FACT if drift and not blamed and worst else text)
-    first = Answer(
-        badge,
-        title,
-        (*drift.tiles, tiles[0], tiles[-1]) if drift else tiles,
-        advice,
-        command,
-        facts_line(run, made.claims),
-    )
+    tiles = (*drift.tiles, tiles[0], tiles[-1]) if drift else tiles
+    first = Answer(badge, title, tiles, advice, command, facts_line(run, made.claims))
     if worst is None:
         return first
     facet = next(each for each in facets_of(measured) if each.label == worst.facet)

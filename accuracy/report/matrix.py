@@ -1,7 +1,6 @@
 """Every variant's tensors at its most ranks, the worst first: ratios, with a mark where the verdict is not rounding."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -131,8 +130,6 @@ INSIDE = "coarser inside"  # of a healthy cell whose ratio tells that the functi
 ORDER = (*LABELS[:-2], INSIDE, *LABELS[-2:])
 Verdict = tuple[str, str]
 """A label and its evidence."""
-Cell = tuple[str, str]
-"""A row's name and a tensor."""
 
 
 def matrix(facet: Facet, judged: pd.DataFrame, worst: Worst) -> tuple[Table, str]:
@@ -146,35 +143,20 @@ def matrix(facet: Facet, judged: pd.DataFrame, worst: Worst) -> tuple[Table, str
     mine = {str(series): rows for series, rows in ratios.groupby("series")}
     ranked = [worst.series, *(name for name in [*order.index, *mine] if name != worst.series)]
     short = short_names(mine)
-    found: dict[str, dict[str, float]] = {}
-    verdicts: dict[Cell, Verdict] = {}
-    here = ("", "")
+    found: dict[str, dict[str, TableCell]] = {}
     for series in dict.fromkeys(name for name in ranked if name in mine):
         for row in mine[series].to_dict("records"):
             size, tensor = int(row["world_size"]), str(row["tensor"])
             name = short[series] + ("" if size == largest else f" ({count(size, 'rank')})")
-            found.setdefault(name, {})[tensor] = row[column]
-            verdicts[name, tensor] = labels.get((str(row["named"]), worst.dtype, size, tensor), (ROUNDING, ""))
-            here = (name, tensor) if (series, tensor) == (worst.series, worst.tensor) else here
+            verdict = labels.get((str(row["named"]), worst.dtype, size, tensor), (ROUNDING, ""))
+            here = (series, tensor) == (worst.series, worst.tensor)
+            found.setdefault(name, {})[tensor] = _cell(row[column], *verdict, here)
     what = "the rounding floor" if worst.alone else "single device's"
     caption = f"Error over {what}, {facet.label}, {count(largest, 'rank')}{' together' if largest > 1 else ''}"
     tensors = sorted(facet.tensors, key=lambda name: name not in JUDGED)
-    return heat_table(caption, tensors, found, here, verdicts)
-
-
-def heat_table(
-    caption: str, tensors: list[str], rows: Mapping[str, Mapping[str, float]], here: Cell,
-    verdicts: Mapping[Cell, Verdict],
-) -> tuple[Table, str]:  # fmt: skip
-    """The first rows, in colours, and how many are left out. rows: name -> tensor -> ratio, worst first; here: the cell
-    that the page is about; verdicts: of cells, where there are any."""
-    found = {
-        (name, tensor): _cell(value, *verdicts.get((name, tensor), (ROUNDING, "")), (name, tensor) == here)
-        for name in list(rows)[:MOST_ROWS]
-        for tensor, value in rows[name].items()
-    }
-    left = len(rows) - MOST_ROWS
-    return grid(caption, ["variant"], tensors, found), f"and {left} more, none worse" if left > 0 else ""
+    left = len(found) - MOST_ROWS
+    cells = {(name, tensor): cell for name in [*found][:MOST_ROWS] for tensor, cell in found[name].items()}
+    return grid(caption, ["variant"], tensors, cells), f"and {left} more, none worse" if left > 0 else ""
 
 
 def gravest(judged: pd.DataFrame) -> dict[tuple[str, str, int, str], Verdict]:

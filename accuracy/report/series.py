@@ -21,6 +21,7 @@ _SERIES_DETAILS = fields.names(fields.PRECISION, fields.KERNEL, fields.WORLD)
 _VARIANT_DETAILS = tuple(name for name in fields.names(fields.VARIANT) if name != "variant")
 _ALONG = ("dtype", "world_size", "seed")  # the facet's name, and what runs along a series
 _FACET_DETAILS = tuple(name for name in fields.names_but(fields.VARIANT) if name not in (*_SERIES_DETAILS, *_ALONG))
+_UNNAMED = {each.name for each in fields.FIELDS if each.knobs or each.type != "string"}
 _FINENESS = {name: -each.unit_roundoff for name, each in DTYPES.items()}
 
 
@@ -80,12 +81,12 @@ def with_labels(results: pd.DataFrame, further: Sequence[str] = ()) -> pd.DataFr
 
 
 def _telling(cases: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """The names without those, from the last on, that tell apart nothing which the others do not."""
-    texts = cases[[*names]].astype("string").fillna("")
-    for name in [*names[:0:-1]]:
-        rest = [each for each in names if each != name]
-        names = rest if len(texts[rest].drop_duplicates()) == len(texts[[*names]].drop_duplicates()) else names
-    return [*names]
+    """The names without numbers and options, from the last on, that tell apart nothing which the others do not."""
+    texts, told = cases[[*names]].astype("string").fillna(""), [*names]
+    for name in [each for each in reversed(names) if each in _UNNAMED]:
+        rest = [each for each in told if each != name]
+        told = rest if len(texts[rest].drop_duplicates()) == len(texts[told].drop_duplicates()) else told
+    return told
 
 
 def _varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:

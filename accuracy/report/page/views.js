@@ -135,7 +135,7 @@ const VIEWS = [
     draw(view, state) {
       const facets = facetsOf(choicesOf(state.facet).dtype);
       const names = settingNames(facets), points = settingPoints(state);
-      const furthest = (facet) => Math.max(0, ...points.filter((point) => point.category === facet).map((point) => point.y));
+      const furthest = (facet) => Math.max(0, ...points.filter((point) => point.category === facet && drawable(point)).map((point) => point.y));
       facets.sort((a, b) => furthest(b) - furthest(a));
       const [rule] = ruled(state, state.y);
       drawDots(view, state, { points, categories: facets, names, xLog: true, xLabel: MEASURES.get(state.y), yLabel: "", along: "setting",

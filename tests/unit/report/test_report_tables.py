@@ -13,8 +13,9 @@ from accuracy.report.explorer import preset_of
 from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import Run, material_of, read_folder
 from accuracy.report.further import recommendation_table
-from accuracy.report.matrix import heat_cell
+from accuracy.report.matrix import INSIDE, gravest, heat_cell
 from accuracy.report.series import Facet, facets_of, with_labels
+from accuracy.verdict.inside import MARK
 from tests.unit.report.synthetic import HOSTILE, Shape, identity, write_run
 
 
@@ -38,6 +39,21 @@ def test_facets_go_from_coarse_to_fine_and_a_label_names_what_varies_and_only_th
     assert {"zigzag · eager", "zigzag · torch_flash"} <= set(with_labels(side_by_side)["series"])
 
 
+def test_a_label_leaves_out_what_another_word_of_it_tells(run: Run) -> None:
+    changed, later = run.results.copy(), run.results["seed"] == 1
+    changed.loc[later, ["inputs", "inputs_options"]] = ("peaked", "std=6.0")
+    assert {"bfloat16 · gaussian", "bfloat16 · peaked"} <= set(with_labels(changed)["facet"])
+    changed.loc[later & (changed["variant"] == "ring"), "inputs_options"] = "std=9.0"
+    assert "bfloat16 · peaked · std=9.0" in set(with_labels(changed)["facet"])
+
+
+def test_a_cell_that_computes_coarser_inside_as_it_may_is_grey_and_any_other_is_marked() -> None:
+    row = {"named": "f", "dtype": "float64", "world_size": 1, "tensor": "out", "sentence": ""}
+    for numbers, expected in (({MARK: "float32"}, INSIDE), ({}, "precision_floor")):
+        (found,) = gravest(pd.DataFrame([{**row, "label": "precision_floor", "numbers": numbers}])).values()
+        assert found[0] == expected
+
+
 def test_the_colour_is_logarithmic_and_positions_are_shown_where_chunks_are_legible() -> None:
     heats = {1.0: 0.0, 2.0: 0.5, 0.5: -0.5, 100.0: 1.0, 0.0: -1.0}
     assert {value: heat_cell(value).heat for value in heats} == heats
@@ -53,7 +69,7 @@ def test_reasons_are_grouped_with_failures_first_and_kernels_alone_are_compared_
     assert (unsupported.heading, unsupported.reason) == ("2 cases unsupported", "no float64")
     assert failed.command.startswith("accuracy variant=ring kernel=eager inputs=gaussian dtype=float64 world_size=32")
     assert unsupported.command == ""  # it would be unsupported again
-    assert preset_of(answer_of(material_of(run)).worst, with_labels(run.results))["y"] == "x_floor"
+    assert preset_of(answer_of(material_of(run)).worst)["y"] == "x_floor"
 
 
 def test_the_command_of_a_row_has_what_is_set_and_a_shell_takes_hostile_text_as_one_word() -> None:
