@@ -79,6 +79,10 @@ class Runner:
                 return failed
         return 0
 
+    def shell(self, line: str) -> int:
+        """The status of a line of a Dockerfile."""
+        return self._step({"run": line})
+
     def _step(self, step: dict[str, Any]) -> int:
         script = self.folder / "step.sh"
         script.write_text(step["run"])

@@ -176,6 +176,17 @@ def test_the_code_of_a_fork_is_not_run_unless_asked_for_and_a_mistake_fails_at_t
     assert (trusted.gone["guard"], "gate" in trusted.gone) == (0, False)
 
 
+def test_every_line_that_a_docker_build_runs_runs_and_installs_what_the_tests_run_with(tmp_path: Path) -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    lines, runner = re.findall(r"^RUN (.+)$", text, re.MULTILINE), Runner(tmp_path)
+    assert [runner.shell(line) for line in lines] == [0] * len(lines), runner.said
+    (installed,) = (tmp_path / "pip").read_text().splitlines()
+    assert installed.endswith(" --constraint constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu .")
+    assert (ROOT / "constraints.txt").is_file()
+    assert "(nothing written)" in runner.said
+    assert runner.shell("accuracy experiment=dmo dry_run=true") == 2  # a line that cannot run is seen
+
+
 @pytest.mark.stress
 def test_a_rerun_passes_against_its_baseline_and_the_undecided_get_their_second_look(tmp_path: Path) -> None:
     """One seed on either side cannot be told apart; the second look's seeds can."""
