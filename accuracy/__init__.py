@@ -37,10 +37,9 @@ _MODULES = {
     "ConfigError": "core.errors", "Diagnosis": "api.diagnose", "assert_accurate": "api.assert_accurate",
     "assert_close": "api.assert_close", "assert_merge_close": "api.assert_merge_close", "bounds": "api.bounds",
     "columns": "api.tables", "compare": "api.tables", "diagnose": "api.diagnose", "drift": "api.drift",
-    "attribute": "api.drift", "invariance": "api.drift",
-    "load": "api.tables", "measure": "api.measure", "plot": "api.plot",
-    "summary": "api.tables",
-    "capture": "live.capture", "judge": "live.judge", "tolerance": "api.tolerance",
+    "attribute": "api.drift", "invariance": "api.drift", "load": "api.tables", "measure": "api.measure",
+    "plot": "api.plot", "summary": "api.tables", "capture": "live.capture", "judge": "live.judge",
+    "tolerance": "api.tolerance",
 }  # fmt: skip
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import torch.distributed as dist
+from typing_extensions import Unpack
 
 from accuracy.api.measure import execute
-from accuracy.api.request import Function, asked, plain, request
+from accuracy.api.request import Dtypes, Function, Problem, asked, plain, request
 from accuracy.config.checks import values_of
 from accuracy.config.resolve import EVERYWHERE, OF_FUNCTIONS
 from accuracy.core.dtype import ARITHMETIC, DTYPES, REFERENCE_ERROR, computed_in, rounding_band
@@ -44,10 +45,10 @@ TOKENS, TOKENS_A_RANK = 512, 192
 
 @entry(OF_PROBLEM)
 def assert_accurate(
-    fn: Function, *, dtype: Any = "bfloat16", world_size: Any = None, seed: Any = 0, inputs: Any = "gaussian",
+    fn: Function, *, dtype: Dtypes = "bfloat16", world_size: Any = None, seed: Any = 0, inputs: Any = "gaussian",
     kernel: Any = "auto", sharding: str = "contiguous", layout: str = "bshd", device: str = "auto",
     group: dist.ProcessGroup | None = None, limits: Limits = LIMITS, case_seconds: float | None = None,
-    arithmetic: str | None = None, **problem: Any,
+    arithmetic: str | None = None, **problem: Unpack[Problem],
 ) -> pd.DataFrame:  # fmt: skip
     """Measure fn against float64 and a single-device kernel in the same dtype, and fail where it is further off.
 

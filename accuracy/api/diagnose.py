@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from typing_extensions import Unpack
 
 from accuracy.api.measure import execute
-from accuracy.api.request import Subjects, asked, named, request
+from accuracy.api.request import Dtypes, Problem, Subjects, asked, named, request
 from accuracy.core.errors import OF_PROBLEM, ConfigError, entry
 from accuracy.results.table import HYPOTHESES_SCHEMA, STEPS_SCHEMA, require
 from accuracy.runtime.arguments import takes
@@ -61,9 +62,10 @@ class Diagnosis:
 
 @entry(OF_PROBLEM)
 def diagnose(
-    variant: Subjects | pd.DataFrame, *, dtype: Any = None, world_size: Any = None, seed: Any = None,
+    variant: Subjects | pd.DataFrame, *, dtype: Dtypes | None = None, world_size: Any = None, seed: Any = None,
     sharding: str = "contiguous", layout: str = "bshd", device: str = "auto", output_dir: str | Path | None = None,
-    case_seconds: float | None = None, arithmetic: str | None = None, **problem: Any,
+    case_seconds: float | None = None, arithmetic: str | None = None, progress: bool = True,
+    **problem: Unpack[Problem],
 ) -> Diagnosis:  # fmt: skip
     """Measure the cases that decide between a bug and rounding, and say which it is.
 
@@ -89,7 +91,7 @@ def diagnose(
     words = ["experiment=diagnose"]
     if any(not takes(each, "softmax_scale") for each in functions.values()):
         words.append("problem.softmax_scale=null")  # the experiment has another than a function's own
-    run = execute(request(variant, asked(locals()), words), output_dir)
+    run = execute(request(variant, asked(locals()), words), output_dir, progress=progress)
     return _judge(run.results, run.steps, run.hypotheses)
 
 

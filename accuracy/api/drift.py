@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from typing_extensions import Unpack
 
 from accuracy.api.measure import Run, execute
-from accuracy.api.request import OF_FUNCTIONS, asked, check_of_no_function, named, request
+from accuracy.api.request import OF_FUNCTIONS, Dtypes, Problem, asked, check_of_no_function, named, request
 from accuracy.core.errors import OF_PROBLEM, ConfigError, entry
 from accuracy.paths.table import boundaries, pairs, places
 
@@ -18,9 +19,10 @@ Paths = str | Callable[..., Any] | Iterable[str | Callable[..., Any]]
 
 @entry(OF_PROBLEM)
 def drift(
-    a: Paths, b: Paths, *, dtype: Any = "bfloat16", world_size: int = 1, seed: Any = 0, inputs: Any = "gaussian",
+    a: Paths, b: Paths, *, dtype: Dtypes = "bfloat16", world_size: int = 1, seed: Any = 0, inputs: Any = "gaussian",
     kernel: Any = "auto", sharding: str = "contiguous", layout: str = "bshd", device: str = "auto",
-    output_dir: str | Path | None = None, case_seconds: float | None = None, **problem: Any,
+    output_dir: str | Path | None = None, case_seconds: float | None = None, progress: bool = True,
+    **problem: Unpack[Problem],
 ) -> pd.DataFrame:  # fmt: skip
     """Run both paths on the same inputs and compare out, lse, dq, dk and dv, as far as both have them.
 
@@ -43,8 +45,9 @@ def drift(
 
 @entry(OF_PROBLEM)
 def attribute(
-    a: str, b: str, *, dtype: Any = "bfloat16", world_size: int = 1, seed: Any = 0, inputs: Any = "gaussian",
-    kernel: Any = "auto", device: str = "auto", output_dir: str | Path | None = None, **problem: Any,
+    a: str, b: str, *, dtype: Dtypes = "bfloat16", world_size: int = 1, seed: Any = 0, inputs: Any = "gaussian",
+    kernel: Any = "auto", device: str = "auto", output_dir: str | Path | None = None, progress: bool = True,
+    **problem: Unpack[Problem],
 ) -> pd.DataFrame:  # fmt: skip
     """Which of the places in which two paths differ make their results differ, and what makes a equal b bit for bit?
 
@@ -64,9 +67,10 @@ def attribute(
 @entry(OF_PROBLEM)
 def invariance(
     path: Paths, *, batchmates: int = 0, order: int = 0, length: int = 0, queries: int = 0, chunk: int = 0,
-    pages: int = 0, splits: int = 0, dtype: Any = "bfloat16", world_size: int = 1, seed: Any = 0,
+    pages: int = 0, splits: int = 0, dtype: Dtypes = "bfloat16", world_size: int = 1, seed: Any = 0,
     inputs: Any = "gaussian", kernel: Any = "auto", sharding: str = "contiguous", layout: str = "bshd",
-    device: str = "auto", output_dir: str | Path | None = None, **problem: Any,
+    device: str = "auto", output_dir: str | Path | None = None, progress: bool = True,
+    **problem: Unpack[Problem],
 ) -> pd.DataFrame:  # fmt: skip
     """At which values do a path's bits change, where only what is none of its rows' business does?
 
@@ -116,4 +120,4 @@ def _run(call: Mapping[str, Any], *sides: Paths, reruns: Mapping[str, Any] | Non
     keys = dict(zip(("path_a", "path_b"), texts, strict=False)) | ({"unusable": "record"} if len(sides) == 2 else {})
     config = request("single_device", arguments, functions=functions, keys=keys)
     config["reruns"] |= reruns or {}
-    return execute(config, call["output_dir"])
+    return execute(config, call["output_dir"], progress=call["progress"])

@@ -10,8 +10,9 @@ from typing import Any
 
 import pandas as pd
 import torch.distributed as dist
+from typing_extensions import Unpack
 
-from accuracy.api.request import Subjects, asked, request
+from accuracy.api.request import Dtypes, Problem, Subjects, asked, request
 from accuracy.api.tables import path_of
 from accuracy.config.checks import values_of
 from accuracy.config.read import Configuration
@@ -42,9 +43,10 @@ class Run:
 
 @entry(OF_PROBLEM)
 def measure(
-    variant: Subjects, *, dtype: Any = "bfloat16", world_size: Any = 1, seed: Any = 0, inputs: Any = "gaussian",
+    variant: Subjects, *, dtype: Dtypes = "bfloat16", world_size: Any = 1, seed: Any = 0, inputs: Any = "gaussian",
     kernel: Any = "auto", world: str = "simulated", sharding: str = "contiguous", layout: str = "bshd",
-    device: str = "auto", output_dir: str | Path | None = None, case_seconds: float | None = None, **problem: Any,
+    device: str = "auto", output_dir: str | Path | None = None, case_seconds: float | None = None,
+    progress: bool = True, **problem: Unpack[Problem],
 ) -> pd.DataFrame:  # fmt: skip
     """Measure variants or functions against float64 and against their kernel on a single device.
 
@@ -63,13 +65,13 @@ def measure(
     a list: every combination is measured. inputs, kernel: names, or options by name in a dict. world: `simulated` (all
     ranks of a variant in this process) or `processes`. device: auto, cpu or cuda. output_dir: a folder to keep; what it
     has already is not measured again. case_seconds: after which a case is stopped and failed; by default an hour, and
-    more where it is large. problem: batch, seqlen (of all ranks), seqlen_q, heads, heads_kv, head_dim, mask (causal,
-    full), window, documents, softmax_scale, softcap, head_dim_v, sinks, padding, dropout.
+    more where it is large. progress: show a bar. problem: batch, seqlen (of all ranks), seqlen_q, heads, heads_kv,
+    head_dim, mask (causal, full), window, documents, softmax_scale, softcap, head_dim_v, sinks, padding, dropout.
 
     Returns one row per case, tensor and rank (-1: all), of columns that `accuracy.columns()` explains. A case that
     raised is a row with status `failed` and the reason. Raises ConfigError, a ValueError, in one line.
     """
-    return execute(request(variant, asked(locals())), output_dir).results
+    return execute(request(variant, asked(locals())), output_dir, progress=progress).results
 
 
 def execute(
@@ -77,6 +79,7 @@ def execute(
     output_dir: str | Path | None,
     group: dist.ProcessGroup | None = None,
     switches: arithmetic.Switches | None = None,
+    progress: bool = False,
 ) -> Run:
     """Measure a configuration in this process and in those of its ranks: the caller's own where there are several.
 
@@ -106,7 +109,7 @@ def execute(
         plans += refused
         if shared is None:
             _must_travel(plans)
-            tables = _measured(configuration, config, plans, Path(folder))
+            tables = _measured(configuration, config, plans, Path(folder), progress=progress)
         else:
             tables = _on_callers_ranks(configuration, config, plans, Path(folder), shared)
         if output_dir is None:
@@ -127,11 +130,11 @@ def _must_travel(plans: Sequence[Planned]) -> None:
 
 def _measured(
     configuration: Configuration, config: Mapping[str, Any], plans: Sequence[Planned], folder: Path,
-    launched: Launched | None = None,
+    launched: Launched | None = None, progress: bool = False,
 ) -> list[pd.DataFrame]:  # fmt: skip
     """Measure what is planned; return the folder's tables. launched: the ranks that this process is the first of."""
     with opened(folder, configuration.device):
-        outcome = runs.execute(configuration, config, plans, folder, ["(Python)"], launched, quiet=True)
+        outcome = runs.execute(configuration, config, plans, folder, ["(Python)"], launched, quiet=not progress)
     if outcome.interrupted:
         raise KeyboardInterrupt
     return [table.read_results(folder), *(table.read_side(folder, name) for name in SIDE)]

@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
+
+import torch
+from typing_extensions import TypedDict
 
 from accuracy.config.compose import compose, nodes
 from accuracy.config.resolve import keys_of, replayed, resolved
@@ -11,6 +14,17 @@ from accuracy.core.errors import ConfigError
 
 Function = Callable[..., Any]
 Subjects = str | Function | Iterable[str | Function] | Mapping[str, Function]  # a mapping gives the functions' names
+Whole = int | Sequence[int]
+Real = float | Sequence[float]
+Dtypes = Literal["bfloat16", "float16", "float32", "float64"] | str | torch.dtype | Sequence[str | torch.dtype]
+Masks = Literal["causal", "causal_top_left", "full"]
+Problem = TypedDict("Problem", {  # noqa: UP013  # a third of the lines
+    "batch": Whole, "seqlen": Whole, "seqlen_q": Whole | None, "heads": Whole, "heads_kv": Whole | None,
+    "head_dim": Whole, "head_dim_v": Whole | None, "mask": Masks | Sequence[Masks], "window": Whole | None,
+    "documents": str | Sequence[str | int | Sequence[int]] | None, "softmax_scale": Real | None,
+    "softcap": Real | None, "sinks": Real | None, "padding": str | None, "dropout": Real | None,
+}, total=False)  # fmt: skip
+"""The keywords `**problem`: each a value, or a list of them as an axis."""
 OF_FUNCTIONS = {"sharding": "contiguous", "layout": "bshd", "arithmetic": None}
 """Settings that a function alone takes, with their defaults; a variant has its own."""
 SETTINGS = ("dtype", "world_size", "seed", "inputs", "kernel", "world", *OF_FUNCTIONS, "device", "case_seconds")

@@ -9,7 +9,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from accuracy.core import fields
 from accuracy.core.errors import ConfigError, printable
 from accuracy.core.number import count
 from accuracy.gate.decision import Decision, Question, decide, verdicts
+from accuracy.gate.fingerprint import commit_of
 from accuracy.gate.judge import INCOMPLETE, MEASURES, percent
 from accuracy.gate.missing import SEEDS
 from accuracy.gate.statistics import LEVEL, RISE, seen
@@ -82,7 +82,7 @@ def accept(folder: Path, reason: str, to: Path, force: bool = False) -> Path:
     before = None
     with suppress(ConfigError):  # a damaged one is replaced
         before = read_baseline(target)
-    reason, when, commit = reason or "first", str(run.about.get("started") or ""), _commit(run.about["provenance"])
+    reason, when, commit = reason or "first", str(run.about.get("started") or ""), commit_of(run.about["provenance"])
     logged = f"- {when[:10]} {commit or 'no commit'}: {reason} ({_change(run, before)})\n"
     ratios = {_text_of(key): float(f"{cell.ratio:.5g}") for key, cell in measured(run).items() if cell.y}
     entry = {"when": when, "commit": commit, "reason": reason, "x_single_device": _finite(ratios)}
@@ -99,18 +99,6 @@ def _text_of(key: Key) -> str:
     another order of the fields nor a new one changes it."""
     values = fields.without_defaults(dict(zip(KEYS, key, strict=True)))
     return "|".join(sorted(f"{name}={value}" for name, value in values.items()))
-
-
-def _commit(provenance: Mapping[str, Any]) -> str:
-    """Of the user's functions that were measured; without any of the toolkit. 12 letters, `-dirty` behind them where
-    files differed from it; nothing where no repository is known."""
-    functions = provenance.get("functions")
-    found = list(functions.values()) if isinstance(functions, Mapping) else []
-    own = [each for one in found if isinstance(one, Mapping) for each in one.get("repositories") or ()]
-    for each in own or [provenance]:
-        if isinstance(each, Mapping) and each.get("git_commit"):
-            return printable(str(each["git_commit"]))[:12] + ("-dirty" if each.get("dirty") else "")
-    return ""
 
 
 def _must_be_sound(decision: Decision) -> None:

@@ -58,7 +58,10 @@ def _run_application(arguments: list[str], launch: Launch | None) -> int:
     statuses, started, process = list[int](), list[int](), os.getpid()
 
     def refuse(message: str) -> NoReturn:
-        raise ConfigError(f"{message}; write KEY=VALUE, or see accuracy --hydra-help for flags")
+        flag = re.search(r"--([\w-]+)", message)
+        near = listing.nearest_key(flag[1].replace("-", "_")) if flag else ""
+        key = f"{near}=true" if near == "dry_run" else f"{near}=VALUE" if near else "KEY=VALUE"
+        raise ConfigError(f"{message}; write {key}, or see accuracy --hydra-help for flags")
 
     def task(config: DictConfig) -> None:
         started.append(os.getpid())

@@ -6,15 +6,18 @@ other check of ours. Imports no torch.
 
 import argparse
 import difflib
+import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from accuracy.core.errors import ConfigError
-from accuracy.core.paths import CONFIGS
+from accuracy.core.errors import ConfigError, unknown
+from accuracy.core.paths import CONFIGS, EXPERIMENTS
 
 MOST_VALUES = 10_000  # of a file, its aliases written out; the package's own files have below 100
 COMMANDS = {
@@ -40,6 +43,9 @@ usage: accuracy [experiment=NAME] [KEY=VALUE ...] [KEY=[VALUE,VALUE] ...]
   accuracy --config-dir=MINE variant=mine                         parts of your own: MINE/variant/mine.yaml and mine.py
 
 Any knob given a list becomes an axis of the grid. Quote lists with spaces or brackets that your shell would expand.
+
+See also: accuracy --help experiment=NAME (its question, cases and time); accuracy COMMAND --help; in Python
+help(accuracy); in pytest the fixture accuracy_gate. Words are completed after eval "$(accuracy -sc install=bash)".
 """
 
 
@@ -57,6 +63,25 @@ def text(folders: Sequence[Path]) -> str:
     return "\n\n".join([*sections, f"Keys and their defaults (config.yaml):\n{keys}", "Hydra's own: --hydra-help"])
 
 
+def of_experiment(name: str, folders: Sequence[Path]) -> str:
+    """What an experiment asks, how many cases it has, and how long its published runs took."""
+    from accuracy.config import compose, grid, read, resolve  # here: the help of all does without torch
+
+    known = choices("experiment", (CONFIGS, *folders))
+    if name not in known:
+        raise unknown("experiment", name, known)
+    readme = EXPERIMENTS / name / "README.md"
+    asked = re.search(r"(?ms)^## Question\s+(.+?)\n\n", readme.read_text() if readme.exists() else "")
+    main = read.read(resolve.resolved(compose.compose(f"experiment={name}", folders=folders), ()), folders)
+    cases = len({case.id for part in (main, *main.also) for case in grid.cases_of(part)})
+    told = [f"{cases:,} cases; accuracy experiment={name} dry_run=true says which of them this machine can measure"]
+    for path in sorted(EXPERIMENTS.parent.glob(f"reports/{name}/*/run.json")):
+        run = json.loads(path.read_text())
+        first, last = (datetime.fromisoformat(run[key]) for key in ("started", "ended"))
+        told.append(f"published: {run['planned']:,} cases in {last - first} h on {path.parent.name}")
+    return "\n\n".join([description(known[name]), *([asked[1]] if asked else []), "\n".join(told)])
+
+
 def commands() -> str:
     """The subcommands as `accuracy --help` lists them."""
     width = max(map(len, COMMANDS))
@@ -70,6 +95,7 @@ def nearest_key(name: str) -> str:
 
     files = {"": "config.yaml", "problem.": "problem/small.yaml"}
     known = [f"{group}{key}" for group, file in files.items() for key in _keys(yaml.safe_load((CONFIGS / file).open()))]
+    known += [path.parent.name for path in CONFIGS.glob("*/*.yaml")]
     same = [key for key in known if key.rpartition(".")[2] == name]
     return next(iter([*same, *difflib.get_close_matches(name, known, n=1)]), "")
 

@@ -33,8 +33,8 @@ def publish(
 ) -> Path:
     """Copy a run's tables and run.json, make its report; the folder, which replaces the one before as a whole.
 
-    every_digit: of single ranks too. lines: to append to files that were there. any_code: whether other code may have
-    measured the run. name: of the folder in `to`/EXPERIMENT, else the device's.
+    every_digit: of single ranks too, and no report: of a baseline. lines: to append to files that were there. any_code:
+    whether other code may have measured the run. name: of the folder in `to`/EXPERIMENT, else the device's.
     Raises ConfigError for a run that is not finished, or that other code measured.
     """
     from accuracy.measurement.provenance import code_digest  # imports torch
@@ -72,7 +72,8 @@ def _write(target: Path, about: dict[str, Any], rows: pd.DataFrame, every_digit:
         storage.write_table(storage.lean_positions(drawn), target / "positions.parquet")
     storage.write_json(target / "run.json", {**_without_places(about), "full_table": storage.digest(rows)})
     storage.write_sums(target)
-    build.write_report(target)
+    if not every_digit:  # a baseline lies in git
+        build.write_report(target)
 
 
 def _write_further(target: Path, folder: Path) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from accuracy import __version__
 from accuracy.cli import listing, status_of
-from accuracy.core.errors import unknown
+from accuracy.core.errors import ConfigError, unknown
+from accuracy.core.paths import CONFIGS
 
 
 def command() -> None:
@@ -29,6 +30,8 @@ def subcommand(arguments: Sequence[str]) -> int:
     """Run `main` of `accuracy/cli/NAME.py`, NAME the first word, with the other words; its exit status. Raises
     ConfigError for an unknown name."""
     name, *words = arguments
+    if name in listing.choices("experiment", (CONFIGS,)):
+        raise ConfigError(f"{name} is an experiment; write accuracy experiment={name}")
     if name not in listing.COMMANDS:
         raise unknown("command (what is measured is written KEY=VALUE)", name, listing.COMMANDS)
     status: int = importlib.import_module(f"accuracy.cli.{name}").main(words)
@@ -42,7 +45,9 @@ def main(only_workers_measure: bool = False) -> None:
     if os.getcwd() not in sys.path:  # as `python -m accuracy` has it: variant.fn=my_module.function
         sys.path.insert(0, os.getcwd())
     if {"-h", "--help"} & set(arguments):
-        listing.show(listing.text(listing.folders_of(arguments)))
+        folders, named = listing.folders_of(arguments), [each[11:] for each in arguments if each[:11] == "experiment="]
+        help_of = (lambda: listing.of_experiment(named[-1], folders)) if named else (lambda: listing.text(folders))
+        sys.exit(status_of("accuracy", lambda: listing.show(help_of())))
     elif "--version" in arguments:  # Hydra would print its own
         print(f"accuracy {__version__}")
     else:

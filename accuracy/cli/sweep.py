@@ -8,17 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from accuracy.cli import status_of
 from accuracy.cli.launched import speaks
 from accuracy.core.case import digest
-from accuracy.core.paths import CONFIGS
 
 JOBS = ".jobs"  # in the sweep's folder: a line for each job that wants a report
 SWEEPS = {"-m", "--multirun", "hydra.mode=MULTIRUN"}
@@ -36,6 +34,7 @@ def prepared(arguments: list[str]) -> list[str]:
 def check_jobs(arguments: list[str], folders: list[Path]) -> None:
     """Compose and read a job for each value of a sweep, so that a mistake in one is said before any has begun. Raises
     ConfigError, and what Hydra raises. folders: where users keep parts."""
+    from accuracy.config.compose import compose
     from accuracy.config.read import read
     from accuracy.config.resolve import keys_of, replayed, resolved
 
@@ -45,12 +44,9 @@ def check_jobs(arguments: list[str], folders: list[Path]) -> None:
     keys = [each.get_key_element() for each in parsed]
     first = [f"{key}={each[0]}" if each else word for key, each, word in zip(keys, values, words, strict=True)]
     jobs = [[*first[:at], f"{keys[at]}={value}", *first[at + 1 :]] for at, each in enumerate(values) for value in each]
-    search = [f"hydra.searchpath=[{','.join(str(folder.resolve()) for folder in folders)}]"] if folders else []
     for job in jobs:
-        with initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
-            plain: Any = OmegaConf.to_container(compose("config", [*job, *search]), resolve=True)
         given = keys_of(job)
-        read(resolved(replayed(plain, given), given), folders)
+        read(resolved(replayed(compose(*job, folders=folders), given), given), folders)
 
 
 def is_sweep(arguments: list[str]) -> bool:

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from accuracy.config.read import Configuration
 from accuracy.core import fields

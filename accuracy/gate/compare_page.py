@@ -1,26 +1,27 @@
 """compare.html, self-contained: what got worse and where, what to do, the cells around it, and all cells."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from accuracy.chart.view import Table, TableCell, grid, render
-from accuracy.core.number import plain
+from accuracy.core.number import MISSING, TIMES, plain
 from accuracy.gate import WORDS, Exit, output
 from accuracy.gate.decision import Decision
 from accuracy.gate.fingerprint import Entry, entries, hard, soft
-from accuracy.gate.judge import FAILED, INCOMPLETE, SKIPPED, Item
+from accuracy.gate.judge import FAILED, INCOMPLETE, PASSED, RESULTS, SKIPPED, Item
 from accuracy.results.cell import KEYS, SINGLE_DEVICE
 from accuracy.results.glossary import defined
-from accuracy.results.table import TENSORS
+from accuracy.verdict.headline import within
 
 PAGE = Path(__file__).parent / "page"
 MOST_ROWS = 1000  # cells of the page
 MOST_SETTINGS = 10  # of the first screen, 900 px high
 _CHANCE = r" \([^()]*\bp [<=][^()]*\)"  # how sure it is stands in the table of cells
+BADGES = {Exit.OK: ("OK", "good"), Exit.REGRESSION: ("REGRESSION", "bad"), Exit.LOGIC: ("BUG", "bad")}
 FAIL, OPEN = "✘", "▲"
 MARKS = f"{FAIL} failed · {OPEN} incomplete · below it the baseline's"
 _TENSOR, _VARIANT = KEYS.index("tensor"), KEYS.index("variant")
@@ -37,12 +38,15 @@ def page(decision: Decision) -> bytes:
     shown = output.worst(decision, MOST_ROWS)
     skipped = [item for item in decision.items if item.state == SKIPPED]
     title, matrix = _title(decision), _matrix(decision)
+    badge, tone = BADGES.get(decision.exit, (WORDS[decision.exit].upper(), "open"))
     return render(
         PAGE,
         "compare.html.jinja",
         decision=decision,
-        outcome=WORDS[decision.exit],
+        badge=badge,
+        tone=tone,
         title=title,
+        tiles=list(_tiles(decision)),
         advice=_advice(decision),
         facts=" · ".join([decision.last_line, *output.labels(decision), output.compared(decision)]),
         terms=defined(title, *((matrix.caption, *matrix.head) if matrix else ())),
@@ -65,11 +69,26 @@ def _entries(decision: Decision, read: Callable[[Mapping[str, Any]], dict[str, s
 
 
 def _title(decision: Decision) -> str:
-    """`Regression in llama3 bfloat16 W=4 dk, rank 2: error +20%`, or that nothing is worse."""
+    """`llama3 bfloat16 W=4 dk, rank 2: error +20%`, or that nothing is worse."""
     if first := output.failed(decision, 1):
-        return f"{WORDS[decision.exit].capitalize()} in {re.sub(_CHANCE, '', first[0])}"
+        where, _, reason = re.sub(_CHANCE, "", first[0]).partition(": ")
+        return within(where, f": {reason.partition(' against the baseline')[0]}")
     compared = decision.baseline is not None and not decision.hard
-    return f"No cell is worse than {'the baseline' if compared else 'the portable rules allow'}."
+    return f"No cell is worse than {'the baseline' if compared else 'the portable rules allow'}"
+
+
+def _tiles(decision: Decision) -> Iterator[tuple[str, str]]:
+    """The worst cell's number, how many failed, how many are as before, and what they are compared with."""
+    for item in output.worst(decision, 1):
+        _, _, _, ratio, before, change, *_ = output.row(item, decision.by_floor)
+        if ratio:
+            was = f", was {before}" if before else ""
+            yield change or f"{ratio}{TIMES}", f"{output.head(decision)[3]} {ratio}{was}: {item.where}"
+    judged = len(decision.items) - decision.count(SKIPPED)
+    yield f"{judged - decision.count(PASSED)} of {judged}", "cells failed or incomplete"
+    yield f"{output.many(decision)['identical']} of {judged}", "identical to the last bit"
+    name, commit = output.origin(decision)
+    yield commit or MISSING, f"the baseline's commit: {name}" if name else "no baseline"
 
 
 def _advice(decision: Decision) -> str:
@@ -93,7 +112,7 @@ def _matrix(decision: Decision) -> Table | None:
             continue
         name = rows.setdefault(setting, " ".join(word for word in item.name.split(" ") if word != tensor))
         found[name, tensor] = _cell(item, not found)
-    tensors = [name for name in TENSORS if any(tensor == name for _, tensor in found)]
+    tensors = [name for name in (*RESULTS, "lse", "delta") if any(tensor == name for _, tensor in found)]
     return grid("Error over single device's, the worst first", ["variant"], tensors, found) if found else None
 
 

@@ -56,6 +56,18 @@ def differences(baseline: Mapping[str, str], run: Mapping[str, str]) -> list[Ent
     return [entry for entry in entries(baseline, run) if entry.baseline != entry.run]
 
 
+def commit_of(provenance: Mapping[str, Any]) -> str:
+    """Of the user's functions that were measured; without any of the toolkit. 12 letters, `-dirty` behind them where
+    files differed from it; nothing where no repository is known."""
+    functions = provenance.get("functions")
+    found = list(functions.values()) if isinstance(functions, Mapping) else []
+    own = [each for one in found if isinstance(one, Mapping) for each in one.get("repositories") or ()]
+    for each in own or [provenance]:
+        if isinstance(each, Mapping) and each.get("git_commit"):
+            return printable(str(each["git_commit"]))[:12] + ("-dirty" if each.get("dirty") else "")
+    return ""
+
+
 def comparable_baseline(run: RunTable, folder: Path) -> RunTable:
     """reports/NAME/DEVICE is itself; of reports or reports/NAME, the device that differs least. Raises ConfigError."""
     if not folder.is_dir():

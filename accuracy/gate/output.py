@@ -17,7 +17,7 @@ from accuracy.core.number import count, plain, scientific
 from accuracy.core.paths import whole_file
 from accuracy.gate import WORDS, Exit
 from accuracy.gate.decision import Decision
-from accuracy.gate.fingerprint import hard, soft
+from accuracy.gate.fingerprint import commit_of, hard, soft
 from accuracy.gate.judge import FAILED, INCOMPLETE, PASSED, SKIPPED, STATE_OF, Item, percent
 from accuracy.results.cell import KEYS, Cell
 
@@ -59,11 +59,16 @@ def failed(decision: Decision, most: int) -> list[str]:
 
 def compared(decision: Decision) -> str:
     """With what the run was compared."""
-    if decision.baseline is None:
-        return "against: nothing (portable rules)"
-    commit = str(decision.baseline.about["provenance"].get("git_commit") or "unknown")[:12]
+    name, commit = origin(decision)
     fitting = "not comparable" if decision.hard else "same fingerprint"
-    return f"against: {printable(str(decision.baseline.folder))} (commit {printable(commit)}, {fitting})"
+    return f"against: {name} (commit {commit or 'unknown'}, {fitting})" if name else "against: nothing (portable rules)"
+
+
+def origin(decision: Decision) -> tuple[str, str]:
+    """Folder and commit of the baseline, empty where there is none."""
+    if decision.baseline is None:
+        return "", ""
+    return printable(str(decision.baseline.folder)), commit_of(decision.baseline.about["provenance"])
 
 
 def worst(decision: Decision, most: int) -> list[Item]:
@@ -88,8 +93,13 @@ def row(item: Item, by_floor: bool = False) -> tuple[str, ...]:
 
 def labels(decision: Decision) -> list[str]:
     """`402 identical, 6 changed`: how many items have which label."""
-    many = Counter(item.label for item in decision.items)
-    return [", ".join(f"{many[label]} {label}" for label in STATE_OF if many[label]) or "nothing was measured"]
+    found = many(decision)
+    return [", ".join(f"{found[label]} {label}" for label in STATE_OF if found[label]) or "nothing was measured"]
+
+
+def many(decision: Decision) -> Counter[str]:
+    """How many items have each label."""
+    return Counter(item.label for item in decision.items)
 
 
 def write(decision: Decision, folder: Path) -> None:

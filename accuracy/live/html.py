@@ -12,7 +12,7 @@ from accuracy.live.judge import Judgement
 from accuracy.live.verdict import in_time
 from accuracy.report.build import write_page
 from accuracy.results.table import ALL_RANKS
-from accuracy.verdict.label import LABELS, NOT_MEASURED, ROUNDING
+from accuracy.verdict.label import BUGS, LABELS, NOT_MEASURED, ROUNDING, badge, tone
 
 PAGE = Path(__file__).parent / "page"
 MOST = 200  # rows of a table
@@ -23,13 +23,28 @@ def write_report(found: Judgement, path: Path) -> Path:
     rows = found.rows
     judged = rows[rows["label"] != NOT_MEASURED]
     kinds = " and ".join(dict.fromkeys(rows["function"]))
-    calls = f"{count(judged['name'].nunique(), 'call')} of {count(judged['layer'].nunique(), 'layer')} judged"
-    facts = f"{calls}; {rows['shape'].iloc[0]}, {rows['dtype'].iloc[0]}, {rows['world_size'].iloc[0]} ranks; {kinds}"
-    tables = (_overview(judged), _wrong(judged), _left_out(rows))
-    title = "Healthy" if found.healthy else found.judged.label.replace("_", " ").capitalize()
-    about = {"title": title, "of": str(found.folder), "sentence": found.sentence, "facts": facts}
-    write_page(path, render(PAGE, "judge.html.jinja", tables=tables, **about))
+    facts = f"{rows['shape'].iloc[0]} · {rows['dtype'].iloc[0]} · {count(rows['world_size'].iloc[0], 'rank')} · {kinds}"
+    layers, wrong = judged["layer"].nunique(), judged.loc[judged["label"] != ROUNDING, "layer"].nunique()
+    tiles = [(str(judged["name"].nunique()), f"calls of {count(layers, 'layer')} judged")]
+    if layers:
+        tiles = [
+            (plain(judged["times"].max()), "times what rounding explains, at most"),
+            (f"{wrong} of {layers}", "layers outside rounding"),
+            *tiles,
+        ]
+    word = badge(found.judged.label, found.judged.label in BUGS)
+    about = {"title": _title(found), "badge": word, "tone": tone(word), "tiles": tiles, "of": found.folder.name}
+    named = {"Layers": _overview(judged), "What left rounding": _wrong(judged), "Not judged": _left_out(rows)}
+    sections = [(name.split()[-1].lower(), name, table) for name, table in named.items() if table.rows]
+    page = render(PAGE, "judge.html.jinja", sections=sections, sentence=found.sentence, facts=facts, **about)
+    write_page(path, page)
     return path
+
+
+def _title(found: Judgement) -> str:
+    if first := found.judged.first:
+        return f"{first['tensor']} of {first['layer']} leaves rounding first"
+    return "The run merely rounds" if found.healthy else "Nothing could be judged"
 
 
 def _overview(judged: pd.DataFrame) -> Table:

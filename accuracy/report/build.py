@@ -69,7 +69,6 @@ def _parts(made: Material) -> dict[str, Any]:
         "reasons": about.reasons(run.cases),
         "why": why(made),
         "attribution": further.attribution_panels(made.attributed),
-        "conditions": further.condition_panels(made.measured),
         "take": list(filter(None, map(further.recommendation_table, facets_of(made.measured)))),
         "summary": further.summary_table(made.whole),
     }
@@ -78,7 +77,7 @@ def _parts(made: Material) -> dict[str, Any]:
 def _with_rows(parts: dict[str, Any], made: Material, answer: Answer) -> bytes:
     """The page with as many rows as fit beside its other parts."""
     rows = explorer.rows_of(made)
-    preset = explorer.preset_of(answer.worst, rows)
+    preset = explorer.preset_of(answer.worst)
     parts["preset"] = json.dumps(preset)
     profiles = explorer.profiles_of(rows, made.run.positions)
     free_bytes = max(0, LIMIT_BYTES - len(_render({**parts, "block": EMPTY})) - BYTES_OF_NOTES)

@@ -11,7 +11,6 @@ import pandas as pd
 
 from accuracy.chart import mark
 from accuracy.core.dtype import FORMATS, effective_dtype
-from accuracy.core.number import geometric_mean
 from accuracy.report.folder import Material
 from accuracy.report.matrix import gravest
 from accuracy.report.series import SINGLE_DEVICE, slot_of
@@ -25,23 +24,11 @@ _LINE = ["facet", "series", "tensor"]
 _PROFILE = ["facet", "series", "world_size", "tensor", "token_begin", "token_end"]
 
 
-def preset_of(worst: Worst | None, rows: pd.DataFrame) -> dict[str, Any]:
-    """The headline's case, which every view shows first, by the names of the page's state. y: the measure.
-    Empty where the rows of the page hold no numbers."""
-    if worst:
-        return {"facet": worst.facet, "series": worst.series, "tensor": worst.tensor, "world_size": worst.world_size,
-                "y": worst.column}  # fmt: skip
-    measured = rows[rows["tensor"].notna() & (rows["rank"] == ALL_RANKS)]
-    if measured.empty:
-        return {}
-    keys = [*_LINE, "world_size"]
-    finite = measured[np.isfinite(measured["x_single_device"])]
-    finite = finite if len(finite) else measured.fillna({"x_single_device": 0.0})
-    key: Any = finite.groupby(keys, dropna=False)["x_single_device"].agg(geometric_mean).idxmax()
-    *line, size = key
-    facet, series, tensor = map(str, line)
-    return {"facet": facet, "series": series, "tensor": tensor, "world_size": int(size),
-            "y": "x_single_device"}  # fmt: skip
+def preset_of(worst: Worst | None) -> dict[str, Any]:
+    """The headline's case, which every view shows first, by the names of the page's state. y: the measure. Empty where
+    no case has a ratio: the page then opens on its first row."""
+    names = ("facet", "series", "tensor", "world_size")
+    return {**{name: getattr(worst, name) for name in names}, "y": worst.column} if worst else {}
 
 
 def rows_of(made: Material) -> pd.DataFrame:

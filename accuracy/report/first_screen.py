@@ -21,7 +21,7 @@ from accuracy.results.table import ALL_RANKS, FAILED, OK, UNSUPPORTED
 from accuracy.verdict import headline as template
 from accuracy.verdict.facts import Facts, Worst
 from accuracy.verdict.headline import Tile
-from accuracy.verdict.label import NOTHING_FOUND
+from accuracy.verdict.label import NOTHING_FOUND, tone
 
 BEYOND_IS_A_FACT = "Beyond is a fact, no bug by itself: a path that keeps its scores in 16 bits is further away, too."
 AGAIN = "The same command measures what is left."
@@ -50,7 +50,7 @@ class Answer:
     @property
     def tone(self) -> str:
         """The badge's class."""
-        return {"BUG": "bad", "ROUNDING": "good"}.get(self.badge, "open")
+        return tone(self.badge)
 
     @property
     def terms(self) -> str:
@@ -76,14 +76,8 @@ def answer(made: Material, drift: Drift | None = None) -> Answer:
         text = template.advice(made.found, worst, instead, template.attributed(made.attributed), _reason(run.cases))
         text = f"{AGAIN} {text}" if run.missing_cases and AGAIN not in text else text
         advice = Markup("<p>{}</p>").format(BEYOND_IS_A_FACT if drift and not blamed and worst else text)
-    first = Answer(
-        badge,
-        title,
-        (*drift.tiles, tiles[0], tiles[-1]) if drift else tiles,
-        advice,
-        command,
-        facts_line(run, made.claims),
-    )
+    tiles = (*drift.tiles, tiles[0], tiles[-1]) if drift else tiles
+    first = Answer(badge, title, tiles, advice, command, facts_line(run, made.claims))
     if worst is None:
         return first
     facet = next(each for each in facets_of(measured) if each.label == worst.facet)

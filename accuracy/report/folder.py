@@ -209,14 +209,5 @@ def material_of(run: Run) -> Material:
     found = [] if cells.empty else diagnoses(cells.drop(columns="named"), run.results, run.steps, run.hypotheses)
     found = furthest_first(found, measured)
     claims = [] if run.is_of_a_user else judge(run.experiment, run.results, judged)
-    attributed = attributions(run.results)
-    return Material(
-        run,
-        claims,
-        labelled.drop(columns="named"),
-        measured,
-        judged,
-        cells,
-        found,
-        attributed,
-    )
+    plain, attributed = labelled.drop(columns="named"), attributions(run.results)
+    return Material(run, claims, plain, measured, judged, cells, found, attributed)

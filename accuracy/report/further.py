@@ -1,4 +1,4 @@
-"""Tables of the folded sections: shares of the roundings, condition numbers, what to take, and a page without scripts.
+"""Tables of the folded sections: shares of the roundings, what to take, and a page without scripts.
 
 In: a run's labelled rows, over all ranks and seeds. Out: plain tables, which the page's templates lay out.
 """
@@ -9,19 +9,13 @@ from collections.abc import Callable
 import pandas as pd
 
 from accuracy.chart.view import Panel, Table, TableCell, cells, grid
-from accuracy.core import fields
-from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.number import MISSING, count, plain, ratio, scientific, seconds, size_in_bytes
 from accuracy.report.matrix import JUDGED
-from accuracy.report.series import Facet, geometric_means, series_order, tensor_order
+from accuracy.report.series import Facet, geometric_means
 from accuracy.results.cell import EFFECT
-from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.attribution import FINAL, KERNEL_PLACE, NAMES, Attribution
-from accuracy.verdict.rows import combinations
 
 AS_ACCURATE = math.exp(EFFECT)  # what the gate does not call a rise is no reason to take a slower variant
-SIZES = [name for name in fields.names(fields.DTYPE, fields.PROBLEM, fields.PATH, fields.DEVICE) if name != "mask"]
-CONDITIONS = ("condition_softmax", "condition_sum", "condition_rounding")
 MOST_SUMMARY_ROWS = 300
 
 
@@ -56,68 +50,6 @@ def _bar(share: float | None) -> TableCell:
         return TableCell(MISSING, kind="absent")
     text = f"{round(100 * share, 1) + 0.0:.1f}%"  # no minus zero
     return TableCell(text, kind="bar", heat=round(max(0.0, min(1.0, share)), 3))
-
-
-def condition_panels(measured: pd.DataFrame) -> list[Panel]:
-    """Condition numbers, and errors in units of them: a panel for each dtype and size of problem in which conditions of
-    two inputs or more were recorded. measured: the labelled table."""
-    rows = measured[(measured["rank"] == ALL_RANKS) & measured["condition_rounding"].notna()].reset_index(drop=True)
-    problems = pd.Series(combinations(rows, SIZES), rows.index)
-    widest = rows.groupby([problems, "series"], dropna=False)["world_size"].transform("max")
-    rows = rows[rows["world_size"] == widest]
-    kinds = pd.Series(combinations(rows, ["inputs", "inputs_options", "mask"]), rows.index)
-    several = kinds.groupby(problems).transform("nunique") > 1
-    found: list[Panel] = []
-    for _, group in rows[several].groupby(problems, sort=False):
-        named = group.assign(what=_names_of_inputs(group))
-        if named["what"].nunique() > 1:
-            first = group.iloc[0]
-            sizes = f"{first['seqlen']} tokens, {first['heads']}/{first['heads_kv']} heads of {first['head_dim']}"
-            found.append(_conditions(f"condition-{len(found)}", named, f"{first['dtype']}, {sizes}"))
-    return found
-
-
-def _names_of_inputs(rows: pd.DataFrame) -> pd.Series:
-    """Inputs, with their options and the mask where those differ."""
-    several = rows.groupby("inputs")["inputs_options"].transform("nunique") > 1
-    options = rows["inputs_options"].where(several, "")
-    masks = rows["mask"].str.replace(r"documents=\S+", "packed documents", regex=True)
-    masks = masks if masks.nunique() == rows["mask"].nunique() else rows["mask"]
-    shown = masks if rows["mask"].nunique() > 1 else ""
-    return (rows["inputs"] + " " + options + " " + shown).str.split().str.join(" ")
-
-
-def _conditions(slug: str, rows: pd.DataFrame, label: str) -> Panel:
-    """rows: of one dtype and size; errors are geometric means over the seeds."""
-    keys = ["what", "series", "variant", "dtype", "tensor"]
-    means = geometric_means(rows, keys, ("error_rel", *CONDITIONS), sort=False).reset_index()
-    tensors, texts = tensor_order(means["tensor"]), dict[tuple[str, str], str]()
-    for row in means.drop_duplicates(["what", "tensor"]).to_dict("records"):  # the same for every variant
-        softmax, *sums = (plain(row[name]) for name in CONDITIONS)
-        texts.setdefault((row["what"], "softmax"), softmax)
-        texts[row["what"], row["tensor"]] = " / ".join(sums)
-    caption = f"Condition numbers, {label}: of the softmax; of the sums, condition_sum / condition_rounding"
-    return Panel(
-        slug,
-        label,
-        "Each variant at its largest world size. One rounding of every term and of the sum makes 1 / √6.",
-        tables=(grid(caption, ["inputs"], ("softmax", *tensors), texts, f"{MISSING} / {MISSING}"),),
-        data=tuple(_quotients(means, tensors, name, label) for name in CONDITIONS[1:]),
-    )
-
-
-def _quotients(means: pd.DataFrame, tensors: list[str], name: str, label: str) -> Table:
-    """Each error over a condition number times the unit roundoff of what the tensor is stored in."""
-    whats, series = [*means["what"].unique()], series_order(means)
-    texts = {}
-    for row in sorted(
-        means.to_dict("records"), key=lambda row: (whats.index(row["what"]), series.index(row["series"]))
-    ):
-        unit = FORMATS[effective_dtype(row["tensor"], row["dtype"])].unit_roundoff
-        quotient = plain(row["error_rel"] / (row[name] * unit))
-        texts[row["what"], row["series"], row["tensor"]] = f"{quotient} ({scientific(row['error_rel'], 2)})"
-    caption = f"Relative error / ({name} x u), {label}, and the error"
-    return grid(caption, ("inputs", "variant"), tensors, texts)
 
 
 def recommendation_table(facet: Facet) -> Table | None:

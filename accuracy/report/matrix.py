@@ -1,7 +1,6 @@
 """Every variant's tensors at its most ranks, the worst first: ratios, with a mark where the verdict is not rounding."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -14,12 +13,14 @@ from accuracy.report.series import SINGLE_DEVICE, Facet, geometric_means, short_
 from accuracy.results.table import ALL_RANKS, TENSORS
 from accuracy.verdict.evidence import INDEPENDENT
 from accuracy.verdict.facts import Facts, Worst
+from accuracy.verdict.inside import is_healthy
 from accuracy.verdict.label import BUGS, LABELS, ROUNDING
 
 JUDGED = ("out", "dq", "dk", "dv")  # what a model trains on: lse is float32 whatever the case, delta follows from out
 CELL = ["facet", "series", "variant", "kernel", "dtype", "world_size", "tensor"]
 EXACT = "float64"  # its rounding is far below all others': it shows whether the schedule is right
 ALIKE = 1.02  # ratios that seeds may exchange: of these the coarsest dtype's, as people run it
+SHOWN = 0.1  # of a bug's furthest ratio: the fewest ranks that have as much are the page's
 NAMED_RANK = 1.1  # a rank is named where it is further off than all ranks together by what one sees in three digits
 
 
@@ -82,6 +83,9 @@ def _furthest(
     means = geometric_means(rows[rows["rank"] == ALL_RANKS], CELL, [column])[column].dropna()
     if means.empty:
         return None
+    if blamed and blamed.is_bug:
+        most = means.groupby("world_size").max()
+        means = means[means.index.get_level_values("world_size") == most.index[most >= SHOWN * most.max()].min()]
     near = means[means >= means.max() / alike].reset_index()
     near["_bits"] = near["dtype"].map(_precision)
     near["_digits"] = near[column].map(lambda value: float(f"{value:.2e}"))
@@ -121,11 +125,11 @@ def _where(rows: pd.DataFrame, wanted: "pd.Series[bool]") -> pd.DataFrame:
 SATURATED_OCTAVES = 2.0  # a quarter of the single-device error, or four times it, has the full colour
 MOST_ROWS = 10  # that stand beside the picture on a screen of 900 px
 BUG, OTHER = "✘", "▲"
-MARKS = f"{BUG} bug · {OTHER} flagged, no bug proven · no mark: rounding"
+MARKS = f"{BUG} bug · {OTHER} flagged, no bug proven · no mark: rounding · grey: computes coarser inside, as it may"
+INSIDE = "coarser inside"  # of a healthy cell whose ratio tells that the function computes in float32, say
+ORDER = (*LABELS[:-2], INSIDE, *LABELS[-2:])
 Verdict = tuple[str, str]
 """A label and its evidence."""
-Cell = tuple[str, str]
-"""A row's name and a tensor."""
 
 
 def matrix(facet: Facet, judged: pd.DataFrame, worst: Worst) -> tuple[Table, str]:
@@ -139,52 +143,40 @@ def matrix(facet: Facet, judged: pd.DataFrame, worst: Worst) -> tuple[Table, str
     mine = {str(series): rows for series, rows in ratios.groupby("series")}
     ranked = [worst.series, *(name for name in [*order.index, *mine] if name != worst.series)]
     short = short_names(mine)
-    found: dict[str, dict[str, float]] = {}
-    verdicts: dict[Cell, Verdict] = {}
-    here = ("", "")
+    found: dict[str, dict[str, TableCell]] = {}
     for series in dict.fromkeys(name for name in ranked if name in mine):
         for row in mine[series].to_dict("records"):
             size, tensor = int(row["world_size"]), str(row["tensor"])
             name = short[series] + ("" if size == largest else f" ({count(size, 'rank')})")
-            found.setdefault(name, {})[tensor] = row[column]
-            verdicts[name, tensor] = labels.get((str(row["named"]), worst.dtype, size, tensor), (ROUNDING, ""))
-            here = (name, tensor) if (series, tensor) == (worst.series, worst.tensor) else here
+            verdict = labels.get((str(row["named"]), worst.dtype, size, tensor), (ROUNDING, ""))
+            here = (series, tensor) == (worst.series, worst.tensor)
+            found.setdefault(name, {})[tensor] = _cell(row[column], *verdict, here)
     what = "the rounding floor" if worst.alone else "single device's"
     caption = f"Error over {what}, {facet.label}, {count(largest, 'rank')}{' together' if largest > 1 else ''}"
     tensors = sorted(facet.tensors, key=lambda name: name not in JUDGED)
-    return heat_table(caption, tensors, found, here, verdicts)
-
-
-def heat_table(
-    caption: str, tensors: list[str], rows: Mapping[str, Mapping[str, float]], here: Cell,
-    verdicts: Mapping[Cell, Verdict],
-) -> tuple[Table, str]:  # fmt: skip
-    """The first rows, in colours, and how many are left out. rows: name -> tensor -> ratio, worst first; here: the cell
-    that the page is about; verdicts: of cells, where there are any."""
-    found = {
-        (name, tensor): _cell(value, *verdicts.get((name, tensor), (ROUNDING, "")), (name, tensor) == here)
-        for name in list(rows)[:MOST_ROWS]
-        for tensor, value in rows[name].items()
-    }
-    left = len(rows) - MOST_ROWS
-    return grid(caption, ["variant"], tensors, found), f"and {left} more, none worse" if left > 0 else ""
+    left = len(found) - MOST_ROWS
+    cells = {(name, tensor): cell for name in [*found][:MOST_ROWS] for tensor, cell in found[name].items()}
+    return grid(caption, ["variant"], tensors, cells), f"and {left} more, none worse" if left > 0 else ""
 
 
 def gravest(judged: pd.DataFrame) -> dict[tuple[str, str, int, str], Verdict]:
     """The gravest label of each variant, dtype, number of ranks and tensor, with its evidence."""
     found: dict[tuple[str, str, int, str], Verdict] = {}
-    for row in judged.to_dict("records"):
+    inside = is_healthy(judged) & (judged["label"] != ROUNDING)
+    for row in judged.assign(label=judged["label"].mask(inside, INSIDE)).to_dict("records"):
         key = (str(row["named"]), str(row["dtype"]), int(row["world_size"]), str(row["tensor"]))
         both = found.get(key, (LABELS[-1], "")), (str(row["label"]), str(row["sentence"]))
-        found[key] = min(both, key=lambda one: LABELS.index(one[0]))
+        found[key] = min(both, key=lambda one: ORDER.index(one[0]))
     return found
 
 
 def _cell(value: float, label: str, sentence: str, here: bool) -> TableCell:
     """The ratio, always; a mark before it where the verdict is not rounding."""
-    cell = heat_cell(value)
+    cell, accused = heat_cell(value), " accused" * here
+    if label == INSIDE:
+        return TableCell(cell.text.removesuffix(TIMES), "", f"inside{accused}", hint=sentence)
     mark = "" if label in (ROUNDING, LABELS[-1]) else f"{BUG if label in BUGS else OTHER} "
-    kind = f"{cell.kind}{' flagged' if mark else ''}{' accused' if here else ''}"
+    kind = f"{cell.kind}{' flagged' if mark else ''}{accused}"
     hint = f"{label}: {sentence}" if mark else cell.hint
     return TableCell(f"{mark}{cell.text.removesuffix(TIMES)}", "", kind, cell.heat, hint)
 

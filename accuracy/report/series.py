@@ -21,6 +21,7 @@ _SERIES_DETAILS = fields.names(fields.PRECISION, fields.KERNEL, fields.WORLD)
 _VARIANT_DETAILS = tuple(name for name in fields.names(fields.VARIANT) if name != "variant")
 _ALONG = ("dtype", "world_size", "seed")  # the facet's name, and what runs along a series
 _FACET_DETAILS = tuple(name for name in fields.names_but(fields.VARIANT) if name not in (*_SERIES_DETAILS, *_ALONG))
+_UNNAMED = {each.name for each in fields.FIELDS if each.knobs or each.type != "string"}
 _FINENESS = {name: -each.unit_roundoff for name, each in DTYPES.items()}
 
 
@@ -66,7 +67,7 @@ def with_labels(results: pd.DataFrame, further: Sequence[str] = ()) -> pd.DataFr
     """
     every = results.drop_duplicates("case_id")
     cases = every[every["status"] == OK] if (every["status"] == OK).any() else every
-    facet_details = ["dtype", *_varying(cases, (*_FACET_DETAILS, *further))]
+    facet_details = _telling(cases, ["dtype", *_varying(cases, (*_FACET_DETAILS, *further))])
     facet = [fields.label(row, facet_details) for row in cases.to_dict("records")]
     inside = {name for _, rows in cases.groupby(facet) for name in _varying(rows, _SERIES_DETAILS)}
     series_details = [name for name in _SERIES_DETAILS if name in inside]
@@ -77,6 +78,15 @@ def with_labels(results: pd.DataFrame, further: Sequence[str] = ()) -> pd.DataFr
         series_of[row["case_id"]] = fields.label(row, ["variant", *own[row["variant"]], *series_details])
         facet_of[row["case_id"]] = fields.label(row, facet_details)
     return results.assign(series=results["case_id"].map(series_of), facet=results["case_id"].map(facet_of))
+
+
+def _telling(cases: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """The names without numbers and options, from the last on, that tell apart nothing which the others do not."""
+    texts, told = cases[[*names]].astype("string").fillna(""), [*names]
+    for name in [each for each in reversed(names) if each in _UNNAMED]:
+        rest = [each for each in told if each != name]
+        told = rest if len(texts[rest].drop_duplicates()) == len(texts[told].drop_duplicates()) else told
+    return told
 
 
 def _varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:

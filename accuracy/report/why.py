@@ -112,16 +112,15 @@ def _healthy(found: list[Facts]) -> str:
 
 
 def _every_verdict(made: Material) -> Panel:
-    results, steps = made.run.results, made.run.steps
+    steps = made.run.steps
     accounted = steps["finding"].notna()
-    findings, steps = steps[accounted], steps[~accounted]
-    data = (_by_step(results, steps), _traced(steps), _account(findings))
+    data = (_traced(steps[~accounted]), _account(steps[accounted]))
     return Panel(
         "verdict-all",
         "Every verdict",
         "The matrix above has every tensor of the setting that is shown.",
         tables=tuple(table for table in [_findings(made.cells)] if table.rows),
-        data=tuple(table for table in data if table and table.rows),
+        data=tuple(table for table in data if table.rows),
     )
 
 
@@ -149,27 +148,6 @@ def _findings(judged: pd.DataFrame) -> Table:
     more = f", the first {MOST_FINDINGS}; {left} more" if left > 0 else ""
     caption = f"What is not mere rounding{more} (numbers of the largest world size)"
     return Table(caption, head, tuple(rows[:MOST_FINDINGS]))
-
-
-def _by_step(results: pd.DataFrame, steps: pd.DataFrame) -> Table | None:
-    """How far the keys have come, over all ranks: the greatest error of what was computed, and of what was joined."""
-    sizes = results.drop_duplicates("case_id").set_index("case_id")["world_size"]
-    known = steps[steps["source"] >= 0].join(sizes, on="case_id")
-    size = known["world_size"].max()
-    if known.empty or size < 2:
-        return None
-    known = known[known["world_size"] == size]
-    known = known.assign(step=(known["rank"] - known["source"]) % known["world_size"])
-    profile = known.groupby(["tensor", "state", "step"])["error_rel"].max().unstack("step")
-    bands = known.groupby("tensor")["band"].max()
-    rows = tuple(
-        cells(tensor, state, scientific(bands[tensor]), *map(scientific, profile.loc[(tensor, state)]))
-        for tensor in ALL_TENSORS
-        for state in ("partial", "running")
-        if (tensor, state) in profile.index
-    )
-    head = ("tensor", "state", "band", *(f"step {number}" for number in profile.columns))
-    return Table(f"Greatest relative error by ring step, world size {int(size)}, traced cases", head, rows)
 
 
 def _traced(steps: pd.DataFrame) -> Table:

@@ -49,6 +49,11 @@ def badge(label: str, bug: bool) -> str:
     return "BUG" if bug else "INCOMPLETE" if label == MISSING_RANKS else label.replace("_", " ").upper()
 
 
+def tone(badge: str) -> str:
+    """Return the class of a badge's colour."""
+    return {"BUG": "bad", "ROUNDING": "good"}.get(badge, "open")
+
+
 def is_simple(numbers: Numbers) -> bool:
     """Return whether ordinary inputs show a finding: Gaussian ones, or those whose exact answer is known."""
     shown = str(numbers.get("inputs", "gaussian")).split(", ")

@@ -66,14 +66,36 @@ function figureOf(id) {
   const note = make("p", { className: "note" });
   const place = make("div", { className: "plot", tabIndex: 0, role: "group" });
   const said = make("p", { className: "visually-hidden", role: "status" });
-  const details = make("details", { className: "numbers" }, make("summary", { textContent: "Numbers" }));
+  const details = make("details", { className: "numbers" }, make("summary", { textContent: "Numbers, image, link" }));
   const figure = make("figure", { className: "view", id }, make("figcaption", {}, heading, note), place, said, details);
-  const view = { figure, heading, note, place, said, points: [] };
-  details.ontoggle = () => { if (details.open) details.replaceChildren(details.firstChild, numbersTable(view)); };
-  view.refresh = () => { if (details.open) details.replaceChildren(details.firstChild, numbersTable(view)); };
+  const view = { figure, heading, note, place, said, details, points: [] };
+  const link = make("code", { hidden: true });
+  const copy = copyButton(link, "Copy link");
+  copy.onfocus = copy.onpointerenter = () => { link.textContent = location.href.split("#")[0] + addressOf(page.state); };
+  const save = ["SVG", "PNG"].map((kind) => button(kind, () => saveChart(place.querySelector("svg"), heading.textContent, kind)));
+  const ways = make("div", { className: "offered" }, ...save, copy, link);
+  details.ontoggle = view.refresh = () => { if (details.open) details.replaceChildren(details.firstChild, ways, numbersTable(view)); };
   place.onkeydown = (event) => stepThrough(view, event);
   place.onclick = () => { const point = place.querySelector("svg")?.value; if (point?.click) choose(point.click); };
   return view;
+}
+
+/** The drawing alone, with the colours and letters that it has in the page: SVG, or a PNG of twice its size. */
+async function saveChart(svg, title, kind) {
+  const copy = svg.cloneNode(true), shown = [svg, ...svg.querySelectorAll("*")];
+  [copy, ...copy.querySelectorAll("*")].forEach((part, number) => {
+    const style = getComputedStyle(shown[number]);
+    for (const name of ["fill", "stroke", "color", "font-family", "font-size", "font-weight"]) part.style.setProperty(name, style.getPropertyValue(name));
+  });
+  copy.style.background = getComputedStyle(document.body).getPropertyValue("--paper");
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  const text = new XMLSerializer().serializeToString(copy), name = `${stem()}_${title.replace(/\W+/g, "_")}`;
+  if (kind === "SVG") { download(`${name}.svg`, "image/svg+xml", text); return; }
+  const image = make("img", { src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}` });
+  await image.decode();
+  const canvas = make("canvas", { width: 2 * image.width, height: 2 * image.height });
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  canvas.toBlob((blob) => download(`${name}.png`, "image/png", blob));
 }
 
 /** The chart's points as a table. */

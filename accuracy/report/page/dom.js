@@ -24,10 +24,10 @@ function button(text, onclick) {
 }
 
 /** Copies the text of an element; where the browser forbids that, selects it. */
-function copyButton(code) {
-  const copy = button("Copy", async () => {
+function copyButton(code, name = "Copy") {
+  const copy = button(name, async () => {
     try { await navigator.clipboard.writeText(code.textContent); copy.textContent = "Copied"; }
-    catch { getSelection().selectAllChildren(code); copy.textContent = "Selected: press Ctrl+C"; }
+    catch { code.hidden = false; getSelection().selectAllChildren(code); copy.textContent = "Selected: press Ctrl+C"; }
   });
   return copy;
 }

@@ -23,7 +23,7 @@ function drawLines(view, state, spec) {
   const x = { domain: [Math.min(...everyX), Math.max(...everyX)], range: [52, width - room] };
   if (x.domain[0] === x.domain[1]) x.domain = [x.domain[0] * 0.5, x.domain[1] * 2 + 1];
   const shownRules = spec.rules.filter((rule) => rule.y > 0 && Number.isFinite(rule.y));
-  const y = { domain: limits([...points, ...others, ...shownRules].map((point) => point.y)), range: [height - 38, 26] };
+  const y = { domain: limits([...points, ...others, ...shownRules].map((point) => point.y).concat(spec.yDomain ?? [])), range: [height - 38, 26] };
   const [xAt, yAt] = [scaled(x, spec.xLog), scaled(y, true)];
   view.pixel = (point) => [xAt(point.x), yAt(point.y)];
   const labels = spec.labels === false ? [] : endLabels(points, state.series, Object.assign((value) => yAt(value), { top: 26 }), height - 40, room, spec.valued ?? true);

@@ -1,6 +1,7 @@
 const MOST_MATRIX_ROWS = 10;
 const BUGS = new Set(["invalid", "logic"]);
-const MARKS = "✘ bug · ▲ flagged, no bug proven · no mark: rounding";
+const INSIDE = "coarser inside";
+const MARKS = "✘ bug · ▲ flagged, no bug proven · no mark: rounding · grey: computes coarser inside, as it may";
 
 /** Every line's tensors in the state's setting, at the state's ranks or as many as the line has; a cell chooses its case. */
 function drawMatrix(place, state) {
@@ -53,14 +54,15 @@ function matrixCells(state, choices, y) {
 
 function matrixCell(cell, state, series, tensor) {
   if (!cell) return make("td", { className: "absent", textContent: "–" });
-  const mark = cell.verdict ? (BUGS.has(cell.verdict) ? "✘ " : "▲ ") : "";
+  const inside = cell.verdict === INSIDE;
+  const mark = cell.verdict && !inside ? (BUGS.has(cell.verdict) ? "✘ " : "▲ ") : "";
   const heat = cell.value > 0 ? Math.max(-1, Math.min(1, Math.log2(cell.value) / 2)) : -1;
   const here = series === state.series && tensor === state.tensor;
   const choice = button(mark + plain(cell.value), () => choose({ series, tensor }));
   choice.dataset.case = `${series}|${tensor}`;
   choice.ariaPressed = String(here);
   choice.title = `${series}, ${tensor}: ${plain(cell.value)} times${cell.verdict ? `, ${cell.verdict.replaceAll("_", " ")}` : ""}`;
-  const part = make("td", { className: `heat ${heat >= 0 ? "hot" : "cold"}${mark ? " flagged" : ""}${here ? " accused" : ""}` }, choice);
+  const part = make("td", { className: `${inside ? "inside" : `heat ${heat >= 0 ? "hot" : "cold"}`}${mark ? " flagged" : ""}${here ? " accused" : ""}` }, choice);
   part.style.setProperty("--heat", Math.abs(heat).toFixed(3));
   return part;
 }

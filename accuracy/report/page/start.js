@@ -32,9 +32,9 @@ function fillBar(parts, state) {
   const dtypes = [...new Set([...page.data.index.keys()].map((facet) => choicesOf(facet).dtype))];
   const settings = facetsOf(choices.dtype);
   const plainPairs = (values) => values.map((value) => [value, String(value)]);
-  const rest = (facet) => facet.split(" · ").slice(1).join(" · ") || facet;
+  const names = settingNames(settings);
   const offers = {
-    dtype: [plainPairs(dtypes), choices.dtype], facet: [settings.map((facet) => [facet, rest(facet)]), state.facet],
+    dtype: [plainPairs(dtypes), choices.dtype], facet: [settings.map((facet) => [facet, names.get(facet)]), state.facet],
     tensor: [plainPairs(choices.tensors), state.tensor], series: [plainPairs([...choices.series.keys()]), state.series],
     world_size: [plainPairs([...choices.series.get(state.series)].sort((a, b) => a - b)), state.world_size],
     y: [measuresOf(state).map((name) => [name, MEASURES.get(name)]), state.y],

@@ -48,14 +48,15 @@ const VIEWS = [
   {
     id: "growth",
     has: (state) => [...choicesOf(state.facet).series.values()].some((sizes) => sizes.size > 1),
-    title: (state) => `${of(state)}, over the ranks`,
-    draw(view, state) {
+    title: (state) => `${single(state) ? shortened(state.series, 44) : of(state)}, over the ranks`,
+    draw(view, state, y = null) {
+      if (!y && single(state)) return drawPanels(view, state, this);
       const keep = (data) => (row) => data.at("rank", row) === ALL_RANKS;
       const found = gathered(state, "world_size", state.y, keep);
       for (const point of found.points) { point.click = { series: point.series, world_size: point.x }; point.here = point.x === state.world_size; }
       const row = rowsOf(page.data, state).find((each) => page.data.at("series", each) === state.series && page.data.at("growth", each));
       drawLines(view, state, { ...found, along: "ranks", xLabel: "ranks", xLog: true, xTicks: [...new Set(found.points.map((point) => point.x))].sort((a, b) => a - b),
-        yLabel: MEASURES.get(state.y), rules: ruled(state, state.y), where: (point) => ranks(point.x), height: view.tall ? 380 : HEIGHT,
+        yLabel: MEASURES.get(state.y), rules: ruled(state, state.y), where: (point) => ranks(point.x), height: y ? (innerWidth < 760 ? 170 : 220) : view.tall ? 380 : HEIGHT, labels: !y, yDomain: y,
         note: row === undefined ? "" : `${page.data.at("growth", row)}.` });
     },
   },
@@ -133,18 +134,49 @@ const VIEWS = [
     title: (state) => `${state.tensor}, every setting in ${choicesOf(state.facet).dtype}`,
     draw(view, state) {
       const facets = facetsOf(choicesOf(state.facet).dtype);
-      const names = shortNames(facets), points = settingPoints(state);
+      const names = settingNames(facets), points = settingPoints(state);
+      const furthest = (facet) => Math.max(0, ...points.filter((point) => point.category === facet && drawable(point)).map((point) => point.y));
+      facets.sort((a, b) => furthest(b) - furthest(a));
       const [rule] = ruled(state, state.y);
-      const short = new Map(facets.map((facet) => [facet, names.get(facet).split(" · ").slice(1).join(" · ") || facet]));
-      drawDots(view, state, { points, categories: facets, names: short, xLog: true, xLabel: MEASURES.get(state.y), yLabel: "", along: "setting",
+      drawDots(view, state, { points, categories: facets, names, xLog: true, xLabel: MEASURES.get(state.y), yLabel: "", along: "setting",
         where: (point) => `${point.category}, ${ranks(point.size)}`, rule: rule && { x: rule.y, text: rule.text } });
     },
   },
 ];
 
+/** Whether one variant was measured: its tensors stand beside each other. */
+function single(state) {
+  const { series, tensors } = choicesOf(state.facet);
+  return tensors.length > 1 && [...series.keys()].filter((name) => !(name === SINGLE_DEVICE || name.startsWith(`${SINGLE_DEVICE} `))).length === 1;
+}
+
+/** A panel for each tensor, the chosen one first, on one scale. */
+function drawPanels(view, state, { draw }) {
+  view.panels ??= new Map();
+  view.details.hidden = true;
+  view.place.onkeydown = view.place.onclick = null;
+  view.place.removeAttribute("tabindex");
+  view.note.hidden = true;
+  const tensors = [state.tensor, ...choicesOf(state.facet).tensors.filter((name) => name !== state.tensor)];
+  const states = tensors.map((tensor) => ({ ...state, tensor })).filter((each) => measuresOf(each).includes(state.y));
+  const panels = states.map(({ tensor }) => {
+    if (!view.panels.has(tensor)) view.panels.set(tensor, figureOf(`view-growth-${tensor}`));
+    return view.panels.get(tensor);
+  });
+  const keep = (data) => (row) => data.at("rank", row) === ALL_RANKS;
+  const values = states.flatMap((each) => gathered(each, "world_size", state.y, keep).points.filter(drawable).map((point) => point.y));
+  place(view.place, panels.map((each) => each.figure));
+  view.place.classList.add("panels");
+  panels.forEach((panel, number) => {
+    panel.heading.textContent = states[number].tensor;
+    draw(panel, states[number], values);
+    panel.refresh();
+  });
+}
+
 /** Of each line in each setting of the dtype one point, at the state's ranks or as many as the line has. */
 function settingPoints(state) {
-  const facets = facetsOf(choicesOf(state.facet).dtype), names = shortNames(facets);
+  const facets = facetsOf(choicesOf(state.facet).dtype), names = settingNames(facets);
   return facets.flatMap((facet) => {
     const sizes = choicesOf(facet).series, here = { ...state, facet };
     const keep = (data) => (row) => data.at("rank", row) === ALL_RANKS && data.at("world_size", row) === nearest(sizes.get(data.at("series", row)), state.world_size);
@@ -152,8 +184,15 @@ function settingPoints(state) {
   });
 }
 
+/** Settings of one dtype by what tells them apart. */
+function settingNames(facets) {
+  const rest = (facet) => facet.split(" · ").slice(1).join(" · ") || facet;
+  const names = shortNames(facets.map(rest));
+  return new Map(facets.map((facet) => [facet, names.get(rest(facet))]));
+}
+
 function facetsOf(dtype) {
-  return [...page.data.index.keys()].filter((facet) => choicesOf(facet).dtype === dtype);
+  return [...page.data.index.keys()].filter((facet) => choicesOf(facet).dtype === dtype).sort(new Intl.Collator("en", { numeric: true }).compare);
 }
 
 /** Rows of the recorded errors along the sequence, of the state's setting, tensor and line. */

@@ -15,7 +15,7 @@ from tests.slow.browser.chromium import Visit
 from tests.unit.report.synthetic import write_large_run
 
 pytestmark = pytest.mark.browser
-CASE = {"dtype": "bfloat16", "tensor": "dk", "variant": "ring", "ranks": "4"}  # of the headline: `tables.logic`
+CASE = {"dtype": "bfloat16", "tensor": "dk", "variant": "ring", "ranks": "2"}  # of the headline: `tables.logic`
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def not_of(visit: Visit, case: dict[str, str]) -> list[str]:
 
 def test_the_headlines_case_is_what_every_view_shows(browser: Any, visit: Visit, report: Path, tmp_path: Path) -> None:
     assert "ring: dk" in visit.page.locator("#title").inner_text()
-    assert "dk of ring, bfloat16, 4 ranks" in visit.page.locator(".tiles").inner_text()
+    assert "dk of ring, bfloat16, 2 ranks" in visit.page.locator(".tiles").inner_text()
     assert not_of(visit, CASE) == []
     wrong = tmp_path / "wrong.html"  # of a page that opens on another case it is seen
     wrong.write_text(re.sub(r"(data-preset=.*?tensor&#34;: &#34;)dk", r"\1dq", report.read_text()))

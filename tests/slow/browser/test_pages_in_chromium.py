@@ -95,8 +95,17 @@ def test_blocks_that_a_proven_cause_names_are_a_matrix_of_queries_and_keys(brows
             (0, 3, "missing"), (2, 1, "2\N{MULTIPLICATION SIGN}")
         ]  # fmt: skip
         assert [len(row) for row in cells] == [4] * 4
-        assert "steps" not in visit.page.locator("#view-growth .note").inner_text()
-        assert "W^" not in visit.page.locator("#view-growth .note").inner_text()
+        told = visit.page.locator("#view-growth .note").all_inner_texts()
+        assert [text for text in told if "steps" in text or "W^" in text] == []
+        panels = visit.page.locator("#view-growth .panels figure h3").all_inner_texts()
+        assert panels == ["dk", "out", "dq", "dv", "lse", "delta"]  # of the one variant
+        visit.page.locator("#view-growth-dk summary").click()
+        for kind, first in (("SVG", b"<svg"), ("PNG", b"\x89PNG")):
+            with visit.page.expect_download() as loaded:
+                visit.page.locator("#view-growth-dk").get_by_role("button", name=kind).click()
+            assert Path(loaded.value.path()).read_bytes().startswith(first)
+        visit.page.locator("#view-growth-dk").get_by_role("button", name="Copy link").click()
+        assert "tensor=dk" in (visit.page.locator("#view-growth-dk .offered code").text_content() or "")
 
 
 def test_a_chart_that_can_say_nothing_is_left_out_and_a_command_can_be_copied(

@@ -1,6 +1,6 @@
-"""A stand-in for GitHub's runner, as far as a machine without the service can be one: the shell steps of the action, as
-they stand, with their environment, outputs and step summary. `if:` is evaluated where it compares inputs or entries of
-`github` with words."""
+"""A stand-in for GitHub's runner, as far as a machine without the service can be one: the shell steps of the action and
+of a job that uses it, as they stand, with their environment, outputs and step summary. `if:` is evaluated where it
+compares inputs or entries of `github` with words."""
 
 import os
 import re
@@ -36,8 +36,9 @@ class Runner:
     """Runs the action in `folder`; gone: exit status of each shell step; said: what they printed."""
 
     folder: Path
-    inputs: dict[str, str]
+    inputs: dict[str, str] = field(default_factory=dict)
     github: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
     gone: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
     said: str = ""
@@ -60,6 +61,27 @@ class Runner:
                 self.gone[step["name"]] = self._step(step)
                 failed = failed or self.gone[step["name"]]
         return failed
+
+    def job(self, path: Path, name: str) -> int:
+        """The same of a job of a workflow file, in a folder that is checked out; its event must be the job's."""
+        workflow = read(path)
+        job = workflow["jobs"][name]
+        assert job["if"] == f"github.event_name == '{self.github['event_name']}'"
+        self.env = workflow.get("env", {}) | self.env
+        for step in job["steps"]:
+            failed = 0
+            if step.get("uses", "").endswith("actions/gate"):
+                self.inputs = {key: self._filled(str(value)) for key, value in step["with"].items()}
+                failed = self.run()
+            elif "run" in step:
+                failed = self._step(step)
+            if failed:
+                return failed
+        return 0
+
+    def shell(self, line: str) -> int:
+        """The status of a line of a Dockerfile."""
+        return self._step({"run": line})
 
     def _step(self, step: dict[str, Any]) -> int:
         script = self.folder / "step.sh"
@@ -89,6 +111,7 @@ class Runner:
         }  # fmt: skip
 
     def _filled(self, text: str) -> str:
+        text = re.sub(r"\$\{\{ env\.(\w+) \}\}", lambda found: self.env[found[1]], text)
         text = re.sub(r"\$\{\{ github\.([\w.]+) \}\}", lambda found: self.github.get(found[1], ""), text)
         text = re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: self.inputs[found[1]], text)
         return re.sub(r"\$\{\{ steps\.gate\.outputs\.(\w+) \}\}", lambda found: self.outputs.get(found[1], ""), text)
@@ -100,6 +123,7 @@ class Runner:
         folder.mkdir(exist_ok=True)
         scripts = {name: f'exec "{sys.executable}" -m {module} "$@"' for name, module in COMMANDS.items()}
         scripts["python"] = PYTHON.format(folder=self.folder, python=sys.executable)
+        scripts["pip"] = f'echo "-m pip $@" >> "{self.folder}/pip"'
         scripts["gh"] = f'exec "{sys.executable}" "{Path(__file__).with_name("github_cli.py")}" "{self.folder}" "$@"'
         for name, script in scripts.items():
             (folder / name).write_text(f"#!/bin/sh\n{script}\n")

@@ -1,6 +1,7 @@
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import check_jsonschema
@@ -10,23 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from accuracy.cli import check, publish
+from accuracy.cli import publish
 from accuracy.results import storage, table
 from tests.slow.ci.runner import ACTION, ROOT, Runner, read
 
 pytestmark = pytest.mark.xdist_group("ci")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+EXAMPLES = sorted((ROOT / "examples" / "workflows").glob("*.yml"))
+CPU = ROOT / "examples" / "workflows" / "accuracy.yml"
 SMALL = ("device=cpu dtype=bfloat16 problem.seqlen=64 problem.heads=2 problem.heads_kv=2 problem.head_dim=16 "
          "reference.folder=null report=false")  # fmt: skip
-
-
-@pytest.fixture
-def example(tmp_path: Path) -> Path:
-    """The workflow that the gate's README tells other repositories to copy."""
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "accuracy" / "gate" / "README.md").read_text(), flags=re.DOTALL)
-    (found,) = (block for block in blocks if "actions/gate" in block)
-    (tmp_path / "gate.yml").write_text(found)
-    return tmp_path / "gate.yml"
 
 
 def complaints(schema: str, *paths: Path) -> str:
@@ -34,23 +28,23 @@ def complaints(schema: str, *paths: Path) -> str:
     return done.output if done.exit_code else ""
 
 
-def test_workflows_the_action_and_the_example_fit_their_schemas_which_see_a_wrong_key(example: Path) -> None:
+def test_workflows_the_action_and_the_examples_fit_their_schemas_which_see_a_wrong_key(tmp_path: Path) -> None:
     assert complaints("vendor.github-actions", ACTION) == ""
-    assert complaints("vendor.github-workflows", *WORKFLOWS, example) == ""
-    example.write_text(example.read_text().replace("runs-on:", "runs_on:"))
-    assert "runs_on" in complaints("vendor.github-workflows", example)
+    assert complaints("vendor.github-workflows", *WORKFLOWS, *EXAMPLES) == ""
+    (tmp_path / "wrong.yml").write_text(CPU.read_text().replace("runs-on:", "runs_on:"))
+    assert "runs_on" in complaints("vendor.github-workflows", tmp_path / "wrong.yml")
 
 
-def test_every_use_of_the_action_names_inputs_that_it_has_and_the_example_where_it_is(example: Path) -> None:
-    jobs = [job for path in (*WORKFLOWS, example) for job in read(path)["jobs"].values()]
+def test_every_use_of_the_action_names_inputs_that_it_has_and_the_examples_where_it_is() -> None:
+    jobs = [job for path in (*WORKFLOWS, *EXAMPLES) for job in read(path)["jobs"].values()]
     uses = [step["with"] for job in jobs for step in job["steps"] if "actions/gate" in step.get("uses", "")]
-    assert len(uses) >= 4
+    assert len(uses) >= 7
     for given in uses:
         assert {"measure"} <= set(given) <= set(read(ACTION)["inputs"]), given
-    steps = read(example)["jobs"]["gate"]["steps"]
-    (place,) = {step["with"]["path"] for step in steps if "repository" in step.get("with", {})}
-    (used,) = (step["uses"] for step in steps if "actions/gate" in step["uses"])
-    assert ROOT / used.removeprefix(f"./{place}/") / "action.yml" == ACTION
+    for steps in (job["steps"] for path in EXAMPLES for job in read(path)["jobs"].values()):
+        (place,) = {step["with"]["path"] for step in steps if "repository" in step.get("with", {})}
+        (used,) = (step["uses"] for step in steps if "actions/gate" in step.get("uses", ""))
+        assert ROOT / used.removeprefix(f"./{place}/") / "action.yml" == ACTION
 
 
 def test_no_input_is_pasted_into_a_script() -> None:
@@ -63,35 +57,46 @@ def test_no_input_is_pasted_into_a_script() -> None:
 FUNCTION = """
 from torch.nn.functional import scaled_dot_product_attention
 
-def attend(q, k, v, *, causal, softmax_scale):
+def my_attention(q, k, v, *, causal, softmax_scale{group}):
+    dtype = q.dtype
     q, k, v = (x.transpose(1, 2).float() for x in (q, k, v))
-    out = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale)
-    return out.transpose(1, 2).bfloat16()
+    out = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True)
+    return out.transpose(1, 2).to(dtype)
 """
-OWN = f"variant=callable variant.fn=my_attention.attend world_size=1 seed=[0,1,2,3,4,5,6,7] {SMALL}"
 PULL = {
     "event_name": "pull_request", "repository": "me/mine", "event.pull_request.head.repo.full_name": "me/mine",
     "event.pull_request.number": "7",
 }  # fmt: skip
+BY_HAND = {"event_name": "workflow_dispatch", "run_id": "5", "event.inputs.reason": "torch was upgraded"}
+GIT = ("git", "-c", "user.name=me", "-c", "user.email=me@localhost")
+
+
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run([*GIT, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runner]:
-    """A repository of somebody's: the first run, its result accepted, a pull request that makes it worse, the fix."""
+    """A repository of somebody's with the example for a CPU: the first pull request, a baseline that is measured by
+    hand and merged, a pull request that makes it worse, the fix."""
     folder = tmp_path_factory.mktemp("theirs")
     (folder / "comments.json").write_text(json.dumps([{"id": 1, "body": "another bot's"}]))
+    (folder / "my_package.py").write_text(FUNCTION.format(group=""))
+    git(folder, "init", "--quiet", "--initial-branch", "main")
+    git(folder, "add", "my_package.py")
+    git(folder, "commit", "--quiet", "--message", "mine")
+    git(folder, "init", "--quiet", "--bare", str(folder / "remote"))
+    git(folder, "remote", "add", "origin", str(folder / "remote"))
     runs = {}
-    for name, inside in {"first": "float", "worse": "bfloat16", "mended": "float"}.items():
-        (folder / "my_attention.py").write_text(FUNCTION.replace("float()", f"{inside}()"))
-        given = {"measure": OWN, "baseline": "accuracy-baseline", "comment": "true", "out": name}
-        if name == "mended":  # the same code as the first: its rows stay
-            shutil.copytree(folder / "first" / "run", folder / name / "run")
-        runs[name] = Runner(folder, given, {} if name == "first" else PULL)
-        runs[name].outcome = runs[name].run()
+    for name in ("first", "renew", "worse", "mended"):
+        (folder / "my_package.py").write_text(
+            FUNCTION.format(group="").replace("float()", f"{'bfloat16' if name == 'worse' else 'float'}()")
+        )
+        runs[name] = Runner(folder, github=BY_HAND if name == "renew" else PULL)
+        runs[name].outcome = runs[name].job(CPU, "renew" if name == "renew" else "gate")
         runs[name].summary = (folder / "github_summary").read_text()
         (folder / "github_summary").unlink()
-        if name == "first":
-            assert check.main(["accept", str(folder / "first" / "run"), "--to", str(folder / "accuracy-baseline")]) == 0
+        shutil.move(folder / "accuracy-check", folder / name)
     return runs
 
 
@@ -99,33 +104,62 @@ def test_without_a_baseline_the_job_is_green_and_says_how_to_accept_its_result(s
     """The package gets an environment of its own, and the runner's torch stays."""
     first = story["first"]
     assert first.outcome == 0, first.said
-    said = "no baseline yet: download the artifact first, then: accuracy-check accept first/run --to accuracy-baseline"
+    said = "then: accuracy-check accept accuracy-check/run --to accuracy-baseline"
     assert (said in first.said, said in first.summary) == (True, True)
     assert {path.name for path in (first.folder / "first").iterdir()} >= {"check.json", "junit.xml", "compare.html"}
     temporary = first.folder / "temporary"
     own = temporary / "accuracy-venv"
     asked = (first.folder / "pip").read_text().splitlines()
+    assert {"-m pip install torch --index-url https://download.pytorch.org/whl/cpu", "-m pip install ."} <= {*asked}
     assert f"-m pip install --quiet --constraint {own}/torch.txt {ACTION.parent}/../../.." in asked
     assert (own / "torch.txt").read_text() == "torch==2.13.0\n"
     assert (temporary / "runner.pth").read_text().strip()
     assert (first.folder / "github_path").read_text().splitlines()[0] == f"{own}/bin"
 
 
+def test_a_baseline_of_24_seeds_is_measured_by_hand_and_offered_as_a_pull_request(story: dict[str, Runner]) -> None:
+    renewed = story["renew"]
+    assert renewed.outcome == 0, renewed.said
+    assert "24 seeds in each of" in renewed.said
+    offered = json.loads((renewed.folder / "pulls.json").read_text())
+    assert offered[:2] == ["--head", "accuracy-baseline-5"]
+    assert ": torch was upgraded (" in offered[-1]
+    files = git(renewed.folder, "diff", "--name-only", "main", "origin/accuracy-baseline-5").split()
+    assert {Path(each).name for each in files} >= {"results.parquet", "run.json", "SHA256SUMS", "history.jsonl"}
+    assert not [each for each in files if not each.startswith("accuracy-baseline/my_attention/") or "report" in each]
+
+
 def test_a_pull_request_that_is_worse_fails_and_its_fix_passes(story: dict[str, Runner]) -> None:
+    """Against the baseline's name and commit, which the header says."""
     worse, mended = story["worse"], story["mended"]
     assert (worse.outcome, "regression" in worse.summary) == (1, True), worse.said
     assert (mended.outcome, "no baseline yet" in mended.summary) == (0, False), mended.said
+    commit = git(mended.folder, "rev-parse", "main")[:12]
+    (said,) = re.findall(r"against: (accuracy-baseline/my_attention)/\S+ \(commit (\w+), same", mended.said)
+    assert said == ("accuracy-baseline/my_attention", commit)
 
 
-def test_the_pull_request_has_one_comment_of_each_gate_and_no_other_is_touched(story: dict[str, Runner]) -> None:
-    comments = json.loads((story["mended"].folder / "comments.json").read_text())
-    assert [each["body"].partition("\n")[0] for each in comments] == [
-        "another bot's", "<!-- accuracy-check of worse -->", "<!-- accuracy-check of mended -->",
+def test_the_example_for_a_gpu_passes_at_the_first_attempt(tmp_path: Path) -> None:
+    """On a CPU, and smaller: all else is as it stands."""
+    path = ROOT / "examples" / "workflows" / "accuracy-gpu.yml"
+    (tmp_path / "my_package.py").write_text(FUNCTION.format(group=", group=None"))
+    smaller = read(path)["env"]["MEASURE"].replace("cuda", "cpu").replace("4096", "64").replace("[1,2,4]", "1")
+    runner = Runner(tmp_path, github=PULL, env={"MEASURE": smaller})
+    assert runner.job(path, "gate") == 0, runner.said
+    assert " passed, 0 failed" in runner.said
+
+
+def test_the_pull_request_has_one_comment_of_each_gate_and_no_other_is_touched(tmp_path: Path) -> None:
+    (tmp_path / "comments.json").write_text(json.dumps([{"id": 1, "body": "another bot's"}]))
+    for name, text in (("worse", "1"), ("mended", "2"), ("worse", "3")):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "comment.md").write_text(text)
+        again = Runner(tmp_path, {"measure": "", "install": "false", "comment": "true", "out": name}, PULL)
+        assert again.run("comment") == 0
+    assert [each["body"].splitlines() for each in json.loads((tmp_path / "comments.json").read_text())] == [
+        ["another bot's"], ["<!-- accuracy-check of worse -->", "3"], ["<!-- accuracy-check of mended -->", "2"],
     ]  # fmt: skip
-    again = Runner(story["mended"].folder, {"measure": "", "install": "false", "comment": "true", "out": "worse"}, PULL)
-    assert again.run("comment") == 0
-    assert len(json.loads((again.folder / "comments.json").read_text())) == 3
-    (again.folder / "read-only-token").touch()
+    (tmp_path / "read-only-token").touch()
     assert again.run("comment") == 0
     assert "::notice::no comment: the token may not write" in again.said
 
@@ -140,6 +174,17 @@ def test_the_code_of_a_fork_is_not_run_unless_asked_for_and_a_mistake_fails_at_t
     assert trusted.run() in (1, 2)
     assert "did you mean ring?" in trusted.said
     assert (trusted.gone["guard"], "gate" in trusted.gone) == (0, False)
+
+
+def test_every_line_that_a_docker_build_runs_runs_and_installs_what_the_tests_run_with(tmp_path: Path) -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    lines, runner = re.findall(r"^RUN (.+)$", text, re.MULTILINE), Runner(tmp_path)
+    assert [runner.shell(line) for line in lines] == [0] * len(lines), runner.said
+    (installed,) = (tmp_path / "pip").read_text().splitlines()
+    assert installed.endswith(" --constraint constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu .")
+    assert (ROOT / "constraints.txt").is_file()
+    assert "(nothing written)" in runner.said
+    assert runner.shell("accuracy experiment=dmo dry_run=true") == 2  # a line that cannot run is seen
 
 
 @pytest.mark.stress

@@ -1,8 +1,10 @@
 """No argument is dropped in silence: every entry keeps it in every case, or refuses it in one line before any work."""
 
 import random
+import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +14,30 @@ import accuracy
 from accuracy import ConfigError
 from accuracy.api import assert_accurate as assertion
 from accuracy.api import measure as measuring
+from accuracy.api.request import Problem
 from accuracy.core.case import Case
+from accuracy.core.errors import OF_PROBLEM
+from accuracy.core.paths import PACKAGE
+from tests.processes import python
 
 SMALL = {"seqlen": 64, "heads": 4, "heads_kv": 2, "head_dim": 16, "device": "cpu"}
+
+
+def test_the_types_of_keywords_name_each_setting_of_the_problem() -> None:
+    assert {*Problem.__annotations__} == {*OF_PROBLEM}
+
+
+@pytest.mark.stress
+def test_a_misspelt_keyword_or_word_fails_in_a_type_checker(tmp_path: Path) -> None:
+    calls = (
+        'measure("ring", world_size=[1, 2], mask="full", dtype="bf16", documents=[[1, 2]])',
+        'measure("ring", worldsize=2)', 'diagnose("ring", maks="full")', 'drift("ring", "zigzag", mask="fulll")',
+    )  # fmt: skip
+    path = tmp_path / "typed.py"
+    path.write_text("\n".join(["import accuracy", *(f"accuracy.{call}" for call in calls)]))
+    how = ("--config-file", "/dev/null", "--ignore-missing-imports", "--follow-imports", "silent")
+    done = python("-m", "mypy", *how, "--cache-dir", str(tmp_path), str(path), folder=PACKAGE.parent)
+    assert re.findall(r"typed\.py:(\d+): error", done.stdout) == ["3", "4", "5"], done.stdout
 
 
 def attention(q, k, v, *, causal, softmax_scale, group, window_size=(-1, -1), softcap=0.0):

@@ -62,7 +62,9 @@ def test_of_two_functions_the_tensor_that_got_worse_is_named_and_tables_without_
 
 def test_a_function_with_a_scale_of_its_own_is_diagnosed_at_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr("accuracy.api.diagnose.execute", lambda request, _: asked.append(request["problem"]) or 1 / 0)
+    monkeypatch.setattr(
+        "accuracy.api.diagnose.execute", lambda request, *_, **__: asked.append(request["problem"]) or 1 / 0
+    )
     for fn in (lambda q, k, v, causal: q, eager_out):
         with pytest.raises(ZeroDivisionError):
             accuracy.diagnose(fn)

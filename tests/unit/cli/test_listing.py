@@ -76,6 +76,24 @@ def test_a_first_word_without_an_equals_sign_is_a_subcommand_and_an_unknown_one_
         run.subcommand(["chek", "run"])
 
 
+def test_an_experiment_s_help_has_its_question_its_cases_and_its_published_time() -> None:
+    text = listing.of_experiment("regression", [])
+    assert "Did a change make any schedule less accurate?" in text
+    assert "\n640 cases; " in text
+    assert "published: 1,920 cases in 0:03:28 h on nvidia-h200" in text
+    assert "accuracy --help experiment=NAME" in listing.USAGE
+    with pytest.raises(ConfigError, match="did you mean regression"):
+        listing.of_experiment("regresion", [])
+    with pytest.raises(ConfigError, match="write accuracy experiment=diagnose"):
+        run.subcommand(["diagnose"])
+
+
 def test_a_wrong_key_has_the_nearest_one() -> None:
-    near = {"dtpye": "dtype", "mask": "problem.mask", "problem.msak": "problem.mask", "xyz": ""}
+    near = {
+        "dtpye": "dtype",
+        "mask": "problem.mask",
+        "problem.msak": "problem.mask",
+        "experimnt": "experiment",
+        "xyz": "",
+    }
     assert {wrong: listing.nearest_key(wrong) for wrong in near} == near

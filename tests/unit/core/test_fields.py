@@ -13,7 +13,7 @@ import pytest
 
 from accuracy.core import fields
 from accuracy.core.case import Case, Problem
-from accuracy.report import further, series
+from accuracy.report import series
 from accuracy.report.about import command
 from accuracy.results import cell, claim, table
 from accuracy.results.run_table import RunTable
@@ -121,16 +121,6 @@ def in_the_series(name: str) -> None:
     assert not rows.duplicated(["facet", "series", "world_size", "seed"]).any()
 
 
-def in_the_conditions(name: str) -> None:
-    """Seeds are averaged, and of world sizes the largest is drawn."""
-    rows = rows_of(two(name))
-    rows = pd.concat([rows, rows.assign(inputs="other", case_id=rows["case_id"] + "o")])
-    rows = series.with_labels(rows.assign(condition_softmax=1.0, condition_sum=1.0))
-    panels = further.condition_panels(rows)
-    drawn = sum(len(panel.data[0].rows) for panel in panels)
-    assert drawn == {"seed": 2, "world_size": 2, "inputs": 3}.get(name, 4)
-
-
 def in_a_claim(name: str) -> None:
     rows = rows_of(two(name))
     theirs = rows.assign(variant="theirs_" + rows["variant"])
@@ -164,7 +154,7 @@ def in_the_digest(name: str) -> None:
 
 
 PLACES = (
-    in_the_table, in_the_grid, in_the_gate, in_the_series, in_the_conditions, in_a_claim,
+    in_the_table, in_the_grid, in_the_gate, in_the_series, in_a_claim,
     in_a_verdict, in_the_command, in_the_digest,
 )  # fmt: skip
 
@@ -185,7 +175,7 @@ LOST = (  # a list that is derived from the fields, and a field that it loses
     (in_the_gate, cell, "KEYS", "softcap"),
     (in_the_series, series, "_FACET_DETAILS", "softcap"),
     (in_the_series, series, "_SERIES_DETAILS", "kernel_options"),
-    (in_the_series, series, "_VARIANT_DETAILS", "options"), (in_the_conditions, further, "SIZES", "softcap"),
+    (in_the_series, series, "_VARIANT_DETAILS", "options"),
     (in_a_claim, fields, "COLUMNS", "softcap"), (in_a_verdict, evidence, "SUBJECT", "softcap"),
     (in_the_command, fields, "COLUMNS", "softcap"), (in_the_digest, fields, "FIELDS", "softcap"),
 )  # fmt: skip

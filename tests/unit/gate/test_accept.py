@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from accuracy.cli import check
-from accuracy.report import build
 from accuracy.results import storage, table
 from accuracy.results.run_table import read_baseline
 from tests.command_line import line_of
@@ -20,8 +19,6 @@ TARGET = Path("reports/made_up/some-gpu")
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_without_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pages: those have tests of their own."""
-    monkeypatch.setattr(build, "write_report", lambda folder: None)
     monkeypatch.chdir(tmp_path)
 
 
@@ -38,6 +35,7 @@ def test_a_run_becomes_a_baseline_with_sums_and_a_second_keeps_the_history_and_s
 ) -> None:
     mine = {"my.fn": {"code": "0", "repositories": [{"repository": "mine", "git_commit": "f" * 40, "dirty": True}]}}
     assert accept(SMALL.but(provenance={"functions": mine})) == 0
+    assert not [*TARGET.glob("*.html")]  # a third of a megabyte that each change would leave in git
     assert (TARGET / "log.md").read_text() == "- 2026-11-21 ffffffffffff-dirty: first (the first)\n"
     assert subprocess.run(["sha256sum", "-c", storage.SUMS], cwd=TARGET, capture_output=True).returncode == 0
     assert check.main(["run", "--baseline", "reports/made_up", "--require-baseline"]) == 0
@@ -111,7 +109,7 @@ def test_a_baseline_is_replaced_as_a_whole_and_with_a_reason_only(
     def stopped(*given: object) -> None:
         raise KeyboardInterrupt
 
-    for module, name in (*((storage, f"write_{name}") for name in ("table", "json", "sums")), (build, "write_report")):
+    for module, name in ((storage, f"write_{name}") for name in ("table", "json", "sums")):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, stopped)
             with pytest.raises(KeyboardInterrupt):

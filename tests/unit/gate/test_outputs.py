@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -8,6 +9,7 @@ from accuracy.cli import check
 from accuracy.gate import output
 from accuracy.gate.decision import Question, decide
 from accuracy.results.run_table import read_baseline, read_run
+from accuracy.verdict.headline import MOST_WORDS
 from tests.unit.gate.conftest import Gate
 from tests.unit.gate.made_up import MadeUp, case_id, with_error, write_baseline, write_run
 from tests.unit.report import page_check
@@ -83,8 +85,12 @@ def test_the_page_runs_nothing_and_marks_the_failed_cell_with_its_rank_and_a_hea
     assert page_check.external_loads(page) == page_check.dangerous(page) == []
     assert page_check.repeated_identifiers(page) == set()
     assert not [each for each in page_check.elements(page) if each.tag == "script"]
-    first = page[page.index('<section id="answer"') : page.index("</header>")]
-    assert '<h1 id="answer-title">Regression in llama3 bfloat16 W=4 dk, rank 2: ' in first
+    first = page[page.index('<section id="answer"') : page.index('<section id="cells"')]
+    (badge,), (title,) = re.findall('id="badge" class="chip bad">(.+?)<', first), re.findall('id="title">(.+?)<', first)
+    assert (badge, title.startswith("llama3 bfloat16 W=4 dk, rank 2: ")) == ("REGRESSION", True)
+    assert len(title.split()) <= MOST_WORDS
+    assert "<dd>0123456789ab</dd><dt>the baseline&#39;s commit: " in first
+    assert re.findall(r'<th scope="col">(\w+)', first)[1:] == ["out", "dq", "dk", "dv", "lse", "delta"]
     row = first[first.index("<tbody>", first.index('class="matrix"')) :].partition("</tr>")[0]
     assert "llama3 bfloat16 W=4</th>" in row
     assert row.count("\u2718") == row.count("accused") == 1
@@ -95,7 +101,7 @@ def test_the_page_runs_nothing_and_marks_the_failed_cell_with_its_rank_and_a_hea
     assert [word for word in ("llama3", "regression") if word not in worst] == []
     gate(MadeUp(luck=1), "--out", str(tmp_path / "healthy"))
     healthy = (tmp_path / "healthy" / "compare.html").read_text()
-    assert "No cell is worse than the baseline." in healthy
+    assert "No cell is worse than the baseline<" in healthy
     assert 'class="flagged' not in healthy
 
 

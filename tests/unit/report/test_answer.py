@@ -22,7 +22,7 @@ Cell = tuple[str, str, int, float, int | None] | None
 HEALTHY: Cell = ("dk", "bfloat16", 4, 1.15, 0)
 EXPECTED: dict[str, tuple[tables.Shape, Change | None, str, str, Cell]] = {
     "healthy": (tables.FEW, None, "ROUNDING", "up to 4 ranks", HEALTHY),
-    "a logic bug": (ALL_DTYPES, tables.logic, "BUG", "ring: dk", ("dk", "bfloat16", 4, 160, 3)),
+    "a logic bug": (ALL_DTYPES, tables.logic, "BUG", "ring: dk", ("dk", "bfloat16", 2, 160, None)),
     "a logic bug from four ranks on": (
         ALL_DTYPES, partial(tables.logic, least=4), "BUG", "ring: dk is wrong from 4 ranks on",
         ("dk", "bfloat16", 4, 160, 3)),

@@ -12,9 +12,10 @@ from accuracy.report.embedded import chosen_world
 from accuracy.report.explorer import preset_of
 from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import Run, material_of, read_folder
-from accuracy.report.further import condition_panels, recommendation_table
-from accuracy.report.matrix import heat_cell
+from accuracy.report.further import recommendation_table
+from accuracy.report.matrix import INSIDE, gravest, heat_cell
 from accuracy.report.series import Facet, facets_of, with_labels
+from accuracy.verdict.inside import MARK
 from tests.unit.report.synthetic import HOSTILE, Shape, identity, write_run
 
 
@@ -38,6 +39,21 @@ def test_facets_go_from_coarse_to_fine_and_a_label_names_what_varies_and_only_th
     assert {"zigzag · eager", "zigzag · torch_flash"} <= set(with_labels(side_by_side)["series"])
 
 
+def test_a_label_leaves_out_what_another_word_of_it_tells(run: Run) -> None:
+    changed, later = run.results.copy(), run.results["seed"] == 1
+    changed.loc[later, ["inputs", "inputs_options"]] = ("peaked", "std=6.0")
+    assert {"bfloat16 · gaussian", "bfloat16 · peaked"} <= set(with_labels(changed)["facet"])
+    changed.loc[later & (changed["variant"] == "ring"), "inputs_options"] = "std=9.0"
+    assert "bfloat16 · peaked · std=9.0" in set(with_labels(changed)["facet"])
+
+
+def test_a_cell_that_computes_coarser_inside_as_it_may_is_grey_and_any_other_is_marked() -> None:
+    row = {"named": "f", "dtype": "float64", "world_size": 1, "tensor": "out", "sentence": ""}
+    for numbers, expected in (({MARK: "float32"}, INSIDE), ({}, "precision_floor")):
+        (found,) = gravest(pd.DataFrame([{**row, "label": "precision_floor", "numbers": numbers}])).values()
+        assert found[0] == expected
+
+
 def test_the_colour_is_logarithmic_and_positions_are_shown_where_chunks_are_legible() -> None:
     heats = {1.0: 0.0, 2.0: 0.5, 0.5: -0.5, 100.0: 1.0, 0.0: -1.0}
     assert {value: heat_cell(value).heat for value in heats} == heats
@@ -53,7 +69,7 @@ def test_reasons_are_grouped_with_failures_first_and_kernels_alone_are_compared_
     assert (unsupported.heading, unsupported.reason) == ("2 cases unsupported", "no float64")
     assert failed.command.startswith("accuracy variant=ring kernel=eager inputs=gaussian dtype=float64 world_size=32")
     assert unsupported.command == ""  # it would be unsupported again
-    assert preset_of(answer_of(material_of(run)).worst, with_labels(run.results))["y"] == "x_floor"
+    assert preset_of(answer_of(material_of(run)).worst)["y"] == "x_floor"
 
 
 def test_the_command_of_a_row_has_what_is_set_and_a_shell_takes_hostile_text_as_one_word() -> None:
@@ -64,53 +80,6 @@ def test_the_command_of_a_row_has_what_is_set_and_a_shell_takes_hostile_text_as_
     assert "seed" not in command(first)
     assert "seed=3 " in command(second)
     assert shlex.split(command({**case, "variant": HOSTILE, "options": ""}))[1] == f"variant={HOSTILE}"
-
-
-@pytest.fixture(scope="module")
-def measured(run: Run) -> pd.DataFrame:
-    """Two inputs: Gaussian as made up, and others ten times as hard, and ten times as far off."""
-    rows = run.measured[run.measured["variant"].isin(["single_device", "ring"]) & (run.measured["dtype"] == "bfloat16")]
-    easy = rows.assign(condition_softmax=3.0, condition_sum=40.0, condition_rounding=1.4)
-    hard = easy.assign(
-        inputs="tied", case_id=easy["case_id"] + "t", error_rel=10 * easy["error_rel"],
-        condition_softmax=20.0, condition_sum=50.0, condition_rounding=14.0,
-    )  # fmt: skip
-    return with_labels(pd.concat([easy, hard], ignore_index=True))
-
-
-def test_errors_over_condition_and_roundoff(measured: pd.DataFrame) -> None:
-    """By hand: of single device's out the error is u / 2, of lse 0.7 of float32's u; geometric mean of seeds 0.99 and
-    1."""
-    (panel,) = condition_panels(measured)
-    assert panel.label == "bfloat16, 1024 tokens, 4/2 heads of 64"
-    assert [[cell.text for cell in row] for row in panel.tables[0].rows] == [
-        ["gaussian", "3.00", *["40.0 / 1.40"] * 3], ["tied", "20.0", *["50.0 / 14.0"] * 3]
-    ]  # fmt: skip
-    by_sum, by_rounding = ([[cell.text for cell in row] for row in found.rows] for found in panel.data)
-    seeds = (0.99 * 1.0) ** 0.5
-    assert by_rounding[0][:2] == ["gaussian", "single_device"]
-    expected = [0.5 * seeds / 1.4, 0.7 * seeds / 1.4, 0.9 * seeds / 1.4]
-    assert [float(cell.split()[0]) for cell in by_rounding[0][2:]] == pytest.approx(expected, rel=2e-3)
-    tied = next(row for row in by_rounding if row[:2] == ["tied", "single_device"])
-    assert tied[2].split()[0] == by_rounding[0][2].split()[0]
-    assert float(by_sum[0][2].split()[0]) == pytest.approx(0.5 * seeds / 40, abs=5e-4)  # three decimals
-    # a ring counts at its largest world size only
-    changed = measured.assign(error_rel=measured["error_rel"].where(measured["world_size"].isin([1, 4]), 1e9))
-    assert [row[2].text for row in condition_panels(changed)[0].data[1].rows] == [row[2] for row in by_rounding]
-
-
-def test_conditions_are_of_several_inputs_told_apart_by_their_options_and_masks(measured: pd.DataFrame) -> None:
-    tied = measured["inputs"] == "tied"
-    assert condition_panels(measured[~tied]) == []
-    assert condition_panels(measured.assign(condition_rounding=None)) == []  # as an earlier version measured
-    by_mask = measured.assign(inputs="gaussian", mask=tied.map({True: "causal,documents=24+1000", False: "causal"}))
-    by_layer = measured.assign(inputs="captured", inputs_options=tied.map({True: "layer=2", False: "layer=0"}))
-    for rows, names in (
-        (by_mask, ["gaussian causal", "gaussian causal,packed documents"]),
-        (by_layer, ["captured layer=0", "captured layer=2"]),
-    ):
-        (panel,) = condition_panels(rows)
-        assert [row[0].text for row in panel.tables[0].rows] == names
 
 
 COST = {"ring": (1.2, 3.0, 100), "zigzag": (1.25, 2.0, 200), "striped": (1.9, 1.0, 50), "single_device": (1.0, 0.5, 10)}
