@@ -31,13 +31,14 @@ class Sums:
 def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[Sums, Sums, Sums, Sums | None]:
     """The sums of dq (R, D), dk and dv (C, D), and the terms of a bias (R, C) where they are asked for."""
     u, scale, p = policy.u, rows.scale, found.p
-    weight, count = unit(policy.weights), policy.weight_roundings + (rows.dlse is not None)  # dS in two parts
+    weight, once = unit(policy.weights), policy.weight_roundings == 1
+    count = policy.weight_roundings + (rows.dlse is not None)  # of dS: dlse adds a part to it
     dp = rows.dout @ rows.v.T
     level = found.top + rows.lse.abs() + (found.terms + 1).log()
     read = done.lse + unit(policy.lse) * rows.lse.abs() * (policy.lse != policy.stored_lse)
     exponent = (found.error + read + u * (policy.exponential + 8 * level)).expm1()
     dp_error, dp_variance = _dp(rows, dp, policy)
-    weights = (1 + exponent) * (1 + weight) ** count - 1
+    weights = (1 + exponent) * (1 + weight) ** policy.weight_roundings - 1
     delta, delta_variance = _delta(rows, found, done, dp, dp_error, weights, policy)
     slope_error: Tensor | float = 0.0
     if rows.softcap is not None:
@@ -49,9 +50,9 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
         pull, pulls, part = pull - rows.dlse, pulls + rows.dlse.abs(), p * rows.dlse
         ds, size, ds2 = ds + part, size + part.abs(), ds2 + part.square()
     off = p * (1 + exponent) * (dp_error + delta + 4 * u * (dp.abs() + pulls)) + exponent * size
-    if count > 1:  # P is stored before dS is made of it
+    if not once:  # P is stored before dS is made of it
         off += underflow(policy.weights) * rows.visible * (dp.abs() + dp_error + pulls + delta)
-    smallest = underflow(policy.weights) * (max(1.0, 1 / scale) if count == 1 else 1 + 1 / scale)
+    smallest = underflow(policy.weights) * (max(1.0, 1 / scale) if once else 1 + 1 / scale)
 
     def stored(off: Tensor, size: Tensor) -> Tensor:
         return off * (1 + weight) ** count + ((1 + weight) ** count - 1) * size + smallest * rows.visible
@@ -68,7 +69,7 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
     read_variance = done.lse_variance + (unit(policy.lse) ** 2 / 3 * rows.lse.square())
     off2 = pulled.square() * dp_variance + ds2 * (found.variance + of_weights + 6 * u**2) + least * max(1.0, scale**-2)
     off2 += tiny_weights(p, dp - pull, found.slope, policy)
-    off2_p = p2 * (found.variance + read_variance + of_weights) + least
+    off2_p = p2 * (found.variance + read_variance + policy.weight_roundings * weight**2 / 3) + least
     k2, q2, dout2 = rows.k.square(), rows.q.square(), rows.dout.square()
     mean = scale * (pulled @ rows.k)
     of_lse = 0.0 if rows.dlse is None else rows.dlse * mean

@@ -85,12 +85,14 @@ def _watch(child: int, started: Launch) -> int:
     while not (ended := os.waitpid(child, os.WNOHANG))[0]:
         time.sleep(POLL_SECONDS)
         grace = 0.0 if leftovers.stat(child)[0] == "T" else GRACE_SECONDS
-        with suppress(ValueError):  # while it is written
+        with suppress(ValueError):  # read while the child writes
             limit = _told_now()[1]
             if not late and time.monotonic() > limit.deadline + grace:
                 late = limit.reason or journal.no_answer({started.rank: child}, limit.seconds)
                 os.kill(child, signal.SIGKILL)
-    code, (folder, _) = os.waitstatus_to_exitcode(ended[1]), _told_now()
+    code, folder = os.waitstatus_to_exitcode(ended[1]), ""
+    with suppress(ValueError):  # killed while it wrote
+        folder = _told_now()[0]
     if not folder and code >= 0:
         return code
     if not folder:

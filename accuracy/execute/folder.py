@@ -32,8 +32,11 @@ SAID = logging.getLogger("accuracy")
 def opened(folder: Path, device: str) -> Iterator[None]:
     """The folder, made if need be, and kept from other runs while the body runs. Raises ConfigError where it cannot be
     written, is another run's at the moment, or holds rows of another code or device."""
+    existed = folder.is_dir()
     make_writable("output_dir", folder)
     with _locked(folder):
+        if existed:  # a run was killed after a function had removed its files
+            _put_back(folder)
         _must_fit(folder, device)
         for path in (each for place in (folder, *(folder / name for name in table.DATASETS)) for each in _files(place)):
             if LEFT.fullmatch(path.name):
@@ -45,22 +48,28 @@ def opened(folder: Path, device: str) -> Iterator[None]:
 
 @contextmanager
 def kept(folder: Path) -> Iterator[None]:
-    """Give the folder's files of cases second names beside it. What is gone at the end of the body comes back."""
+    """Link the cases' files into a hidden folder beside the run's, and put back what is missing after the body."""
     place = _second(folder)
-    shutil.rmtree(place, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(place, ignore_errors=True)
     with suppress(OSError):
         place.mkdir()
     keep(folder, "*")
     try:
         yield
     finally:
-        gone = [path for path in place.rglob("*.*") if not (folder / path.relative_to(place)).exists()]
-        for path in gone:
-            (folder / path.relative_to(place)).parent.mkdir(parents=True, exist_ok=True)
-            path.replace(folder / path.relative_to(place))
-        if gone:
-            SAID.warning("accuracy: %d files were removed from %s meanwhile; they are put back", len(gone), folder)
+        _put_back(folder)
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _put_back(folder: Path) -> None:
+    place = _second(folder)
+    files = {path: folder / path.relative_to(place) for path in place.rglob("*") if path.is_file()}
+    gone = {path: to for path, to in files.items() if not to.exists()}
+    for path, to in gone.items():
+        to.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(to)
+    if gone:
+        SAID.warning("accuracy: %d files were removed from %s during a run; they are put back", len(gone), folder)
 
 
 def _second(folder: Path) -> Path:
@@ -69,11 +78,12 @@ def _second(folder: Path) -> Path:
 
 
 def keep(folder: Path, case_id: str) -> None:
-    """Give the files of a case second names, in the body of `kept`: a user's function may remove the folder."""
+    """Link a case's files, in the body of `kept`: a user's function may remove the folder."""
+    hidden = _second(folder)
     for pattern in (f"*/{case_id}.parquet", f"answers/*/{case_id}.parquet", f"{table.TRACEBACKS}/{case_id}*"):
-        for path in folder.glob(pattern) if _second(folder).is_dir() else ():
-            second = _second(folder) / path.relative_to(folder)
-            with suppress(OSError):  # a file system without second names
+        for path in folder.glob(pattern) if hidden.is_dir() else ():
+            second = hidden / path.relative_to(folder)
+            with suppress(OSError):  # a file system without hard links
                 second.parent.mkdir(parents=True, exist_ok=True)
                 second.unlink(missing_ok=True)
                 os.link(path, second)

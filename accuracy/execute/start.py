@@ -95,7 +95,7 @@ def launch(environment: Mapping[str, str]) -> Launch | None:
 
 
 def _number(name: str, text: str) -> int:
-    if not text.isdigit():
+    if not text.isdecimal():
         raise ConfigError(f"{name}={text!r} in the environment; allowed: a whole number")
     return int(text)
 

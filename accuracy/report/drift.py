@@ -8,7 +8,7 @@ import pandas as pd
 
 from accuracy.chart.view import Chart, Table, TableCell, grid
 from accuracy.core.number import count, plain, ratio, scientific
-from accuracy.paths.table import BEYOND, EQUAL, pairs
+from accuracy.paths.table import BEYOND, EQUAL, SETTING, pairs
 from accuracy.report.matrix import OTHER, heat_cell
 from accuracy.report.picture import Picture, draw, lines_of, numbers
 from accuracy.report.series import tensor_order
@@ -21,8 +21,8 @@ MOST_PAIRS = 40
 
 
 class Drift(NamedTuple):
-    """table: a row for each pair, its drift in each tensor over the limit; chart: the same as dots, with its numbers;
-    tiles: the furthest, and how many are equal; label: what the section is called."""
+    """label: the section's title; tiles: the largest drift, and how many tensors are equal; table: the furthest pairs,
+    `MOST_PAIRS` at most, by tensors, the drift over the limit; chart: each pair's largest; points: its numbers."""
 
     label: str
     tiles: tuple[Tile, ...]
@@ -32,7 +32,7 @@ class Drift(NamedTuple):
 
 
 def drift_of(results: pd.DataFrame) -> Drift | None:
-    """Return None for a run that compares no paths, or measured no pair; the largest of several seeds counts."""
+    """Return None where no pair of paths was measured. Of several seeds the largest drift counts."""
     found = pairs(results)
     found = found[(found["rank"] == ALL_RANKS) & found["tensor"].notna() & (found["label"] != "")]
     if found.empty:
@@ -54,10 +54,10 @@ def drift_of(results: pd.DataFrame) -> Drift | None:
 
 
 def _named(found: pd.DataFrame) -> "pd.Series[str]":
-    """`ring@4 and single_device@1`, with what varies beside; a kernel that all paths have goes without saying."""
+    """`ring@4 and single_device@1`, and settings that vary; a kernel common to all paths is left out."""
     kernels = {path.partition("+")[2] for path in {*found["path_a"], *found["path_b"]}}
     a, b = ((found[name].str.partition("+")[0] if len(kernels) == 1 else found[name]) for name in ("path_a", "path_b"))
-    varying = [name for name in ("dtype", "inputs", "mask", "seqlen") if found[name].nunique() > 1]
+    varying = [name for name in SETTING if name != "seed" and found[name].nunique() > 1]
     named = a + " and " + b
     for name in varying:
         named = named + ", " + found[name].astype(str)

@@ -1,7 +1,7 @@
-"""Tensors on their way from process to process, as bytes, whatever their dtype; and the handle of what is under way.
+"""Tensors on their way from process to process, as bytes, whatever their dtype; and the handle of a transfer.
 
 Bytes go through main memory. Where the ranks can open each other's memory of one GPU, large tensors stay there: the
-sender keeps a copy, sends the name of its memory, and the receiver reads it. Both sides know from the size which it is.
+sender keeps a copy, sends the handle of its memory, and the receiver reads it. Both tell by the size which way it is.
 """
 
 import pickle
@@ -18,33 +18,45 @@ from torch import Tensor
 
 
 class Work(dist._Work):
-    """What is under way; `finish` waits for the wire and writes to the outputs, once."""
+    """A pending operation; `finish` waits for the other ranks and writes the outputs, once."""
 
     def __init__(self, finish: Callable[[], object], outputs: Any) -> None:
         super().__init__()
         self._finish, self._outputs = finish, outputs
         self._lock, self._done, self._helper = threading.Lock(), False, False
+        self._error: Exception | None = None
         self._future: Any = torch.futures.Future()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the other ranks; the outputs are written then."""
+        """Wait until the outputs are written; raise what went wrong. timeout: not used."""
         with self._lock:
             if not self._done:
-                self._finish()
+                try:
+                    self._finish()
+                    self._future.set_result(self._outputs)
+                except Exception as error:
+                    self._error = error
                 self._done = True
-                self._future.set_result(self._outputs)
+        if self._error is not None:
+            raise self._error
         return True
 
     def is_completed(self) -> bool:
-        """Say whether the outputs are written; who asks again and again needs not wait."""
+        """Say whether it has ended; the first time that this is asked a thread begins to wait."""
         if not self._done and not self._helper:
             self._helper = True  # gloo does not say whether a message has come
-            threading.Thread(target=self.wait, daemon=True).start()
+            stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+            threading.Thread(target=self._wait_on, args=(stream,), daemon=True).start()
         return self._done
+
+    def _wait_on(self, stream: Any) -> None:
+        """Wait, on the stream of whoever asked; what it raises is for `wait`."""
+        with torch.cuda.stream(stream), suppress(Exception):
+            self.wait()
 
     def is_success(self) -> bool:
         """Say whether the outputs are written."""
-        return self._done
+        return self._done and self._error is None
 
     def synchronize(self) -> None:
         """Wait for the other ranks, as `wait` does."""
@@ -62,7 +74,7 @@ class Work(dist._Work):
 
 
 def check(x: Tensor) -> None:
-    """NCCL and gloo refuse such tensors, too."""
+    """Refuse tensors that are not contiguous, as NCCL and gloo do."""
     if not x.is_contiguous():
         raise ValueError("Tensors must be contiguous")
 
@@ -70,7 +82,7 @@ def check(x: Tensor) -> None:
 LEAST_OPENED = 2**21
 """Bytes from which a tensor stays on the GPU: of 2 to 16 ranks on an H100, main memory is as fast below
 (reports/benchmark/nvidia-h100/shared_ranks.txt)."""
-NAME_LENGTH = 2**10  # bytes of a memory's name on the wire
+HANDLE_BYTES = 2**10
 
 
 def stays(x: Tensor, opened: bool) -> bool:
@@ -79,8 +91,8 @@ def stays(x: Tensor, opened: bool) -> bool:
 
 
 def copies(tensors: Sequence[Tensor], opened: bool = False) -> list[Tensor]:
-    """Return the bytes of tensors, which the current stream has computed: on the GPU where they stay, the others in
-    main memory by one transfer, since on a shared GPU each one waits for the other processes' turns."""
+    """Return copies of tensors' bytes, on the current stream: of those that stay, on the GPU; of the others in main
+    memory, by one transfer, since on a shared GPU each transfer waits for its turn."""
     for x in tensors:
         check(x)
     flat = [x.detach().reshape(-1).view(torch.uint8) for x in tensors]
@@ -88,14 +100,14 @@ def copies(tensors: Sequence[Tensor], opened: bool = False) -> list[Tensor]:
     staged = [n for n, x in enumerate(flat) if x.is_cuda and not stays(x, opened)]
     if staged:
         whole = torch.cat([flat[n] for n in staged])
-        kept = torch.empty(len(whole), dtype=torch.uint8, pin_memory=True)  # torch keeps it for the next of that size
+        kept = torch.empty(len(whole), dtype=torch.uint8, pin_memory=True)  # which torch keeps for the next
         for n, part in zip(staged, kept.copy_(whole).split([len(flat[n]) for n in staged]), strict=True):
             found[n] = part
     return found
 
 
 def on_wire(copied: Tensor) -> Tensor:
-    """Return what is sent of a copy: its bytes, or the name of its memory, which torch keeps until it has been read."""
+    """Return what is sent of a copy: its bytes, or the handle of its memory, which torch keeps until it is read."""
     if not copied.is_cuda:
         return copied
     return _padded(bytes(ForkingPickler.dumps(copied)))
@@ -106,26 +118,26 @@ def room_for(tensors: Sequence[Tensor], opened: bool = False) -> list[Tensor]:
     for x in tensors:
         check(x)
     return [
-        torch.empty(NAME_LENGTH if stays(x, opened) else x.nbytes, dtype=torch.uint8, pin_memory=x.is_cuda)
+        torch.empty(HANDLE_BYTES if stays(x, opened) else x.nbytes, dtype=torch.uint8, pin_memory=x.is_cuda)
         for x in tensors
     ]
 
 
 def typed(received: Tensor, x: Tensor) -> Tensor:
-    """Return what was received as a tensor of x's dtype and shape; what is read out of another process's memory has to
-    be used on the current stream, for which torch waits before it lets go of it."""
+    """Return what was received, bytes or a handle, as a tensor of x's dtype and shape. Another process's memory has to
+    be used on the current stream: torch lets go of it after that stream's work."""
     if len(received) != x.nbytes:
         received = pickle.loads(received.numpy().tobytes())
     return received.view(x.dtype).view(x.shape)
 
 
 def typed_each(received: Sequence[Tensor], x: Tensor) -> list[Tensor]:
-    """As `typed`, of several ranks and on x's device."""
+    """Return `typed` of what each rank sent, on x's device."""
     return [typed(each, x).to(x.device, non_blocking=True) for each in received]
 
 
 def write(x: Tensor, received: Tensor) -> None:
-    """As NCCL does, without telling autograd that x has changed; on the current stream."""
+    """Write to x on the current stream, without telling autograd, as NCCL does."""
     x.data.copy_(typed(received, x), non_blocking=True)
 
 
@@ -136,11 +148,11 @@ def write_each(outputs: Sequence[Tensor], received: Sequence[Tensor]) -> None:
 
 
 def opens_others(gloo: Any, rank: int, size: int) -> bool:
-    """Say, alike on every rank, whether all ranks compute on one GPU and can open each other's memory. Every rank calls
-    it. A process that has not begun to use its GPU goes without."""
+    """Say, alike on every rank, whether all ranks compute on one GPU and can open each other's memory: not where one of
+    them has not begun to use it. Every rank calls it."""
 
     def told(text: bytes) -> list[bytes]:
-        heard = [torch.empty(NAME_LENGTH, dtype=torch.uint8) for _ in range(size)]
+        heard = [torch.empty(HANDLE_BYTES, dtype=torch.uint8) for _ in range(size)]
         gloo.allgather([heard], [_padded(text)]).wait()
         return [each.numpy().tobytes() for each in heard]
 
@@ -148,22 +160,24 @@ def opens_others(gloo: Any, rank: int, size: int) -> bool:
     gpu = f"{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}" if begun else ""
     if len({gpu.encode(), *(each.rstrip(b"\0") for each in told(gpu.encode()))}) > 1 or not gpu:
         return False
-    probe, name, opened = torch.zeros(1, dtype=torch.uint8, device="cuda"), b"", b""
+    probe, handle, opened = torch.zeros(1, dtype=torch.uint8, device="cuda"), b"", b""
     with suppress(RuntimeError):  # a machine may forbid it
-        name = on_wire(probe).numpy().tobytes()
-    names = told(name)
+        handle = on_wire(probe).numpy().tobytes()
+    handles = told(handle)
     with suppress(RuntimeError, pickle.UnpicklingError):
-        pickle.loads(names[(rank + 1) % size]).cpu()
+        pickle.loads(handles[(rank + 1) % size]).cpu()
         opened = b"opened"
     return all(any(each) for each in told(opened))
 
 
 def _padded(text: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(text.ljust(NAME_LENGTH, b"\0")), dtype=torch.uint8)
+    if len(text) > HANDLE_BYTES:
+        raise RuntimeError(f"torch's handle of a GPU's memory has {len(text)} bytes, and {HANDLE_BYTES} are sent")
+    return torch.frombuffer(bytearray(text.ljust(HANDLE_BYTES, b"\0")), dtype=torch.uint8)
 
 
 def events(outputs: Any) -> list[Any]:
-    """What the current streams have been given so far, of the devices of (lists of) tensors."""
+    """Return an event behind all work so far of the current stream, of each device of (lists of) tensors."""
     flat = [x for each in outputs for x in ([each] if isinstance(each, Tensor) else each)]
     devices = {x.device for x in flat if x.is_cuda}
     return [torch.cuda.current_stream(each).record_event() for each in devices]

@@ -86,7 +86,7 @@ ENTRIES = OF_FUNCTIONS | {
     "attribute": lambda **how: accuracy.attribute("ring@2", "single_device", **how),
     "forgetful": lambda mask, **how: accuracy.measure(attention, **how),
 }
-NEVER = {"head_dim_v", "documents", "sinks", "dropout"}
+NEVER = {"documents", "sinks", "dropout"}
 """What a function of a user's cannot be asked yet, which is refused and not dropped."""
 
 
