@@ -101,7 +101,8 @@ def test_files_that_a_function_removed_come_back_also_where_its_run_was_killed(t
         shutil.rmtree(run)
     assert [path.read_text() for path in files] == ["a case's"] * 2
     assert not hidden.exists()
-    folders.kept(run).__enter__()  # and the run is killed here
+    killed = folders.kept(run)
+    killed.__enter__()
     shutil.rmtree(run)
     run.mkdir()
     with folders.opened(run, "cpu"):
