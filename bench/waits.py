@@ -11,13 +11,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 import accuracy
 from accuracy.report.build import write_report
-from tests.unit.report.synthetic import write_large_run
+from tests.unit.report.synthetic import LARGE, write_large_run
 
 START = "import time, torch; torch.zeros(1, device='{device}'); now = time.perf_counter()"
 COLD = {
@@ -69,13 +70,14 @@ def lines(device: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         for name, (target, script) in (COLD | (ON_A_GPU if device == "cuda" else {})).items():
             yield f"{name}: {_cold(script, device, Path(folder))}; target <= {target} s"
-    shape, target = ((1, 8192, 32, 128), 3) if device == "cuda" else ((2, 1000, 8, 64), 2)
+    shape, target = ((1, 8192, 32, 32, 128), 3) if device == "cuda" else ((2, 1000, 8, 2, 64), 2)
     seconds, extra = _assertion(device, *shape)
-    memory = "" if extra is None else f", {extra:.2f} GiB beside the tensors (target <= 4)"
-    yield f"assert_close of {shape}, bfloat16, causal, with gradients: {seconds:.2f} s (target <= {target}){memory}"
+    memory = "" if extra is None else f", {extra:.2f} GiB beside (target <= 4)"
+    what = f"assert_close of (B, S, H, Hk, D) = {shape}"
+    yield f"{what}, bfloat16, causal, with gradients: {seconds:.2f} s (target <= {target}){memory}"
     lengths = (512, 2048, 8192, 32768) if device == "cuda" else (256, 512, 1024, 2048)
-    yield _growth("assert_close, tokens", lengths, lambda n: _assertion(device, 1, n, 4, 64)[0])
-    yield _growth("report, rows", (6_000, 12_000, 25_000, 50_000), _report)
+    yield _growth("assert_close, tokens", lengths, lambda n: _assertion(device, 1, n, 4, 4, 64)[0])
+    yield _growth("report, rows", (12_500, 25_000, 50_000, 100_000), _report)
     yield ""
 
 
@@ -89,13 +91,13 @@ def _cold(script: str, device: str, folder: Path) -> str:
     return f"{float(told[0]):.1f} s" if told else f"not measured ({done.stderr.strip().splitlines()[-1][:200]})"
 
 
-def _assertion(device: str, batch: int, tokens: int, heads: int, dim: int) -> tuple[float, float | None]:
+def _assertion(device: str, batch: int, tokens: int, heads: int, heads_kv: int, dim: int) -> tuple[float, float | None]:
     """Seconds of the second of two assertions, and GiB beside the tensors that are given."""
-    shape = batch, tokens, heads, dim
-    q, k, v, dout = (torch.randn(shape, device=device, dtype=torch.bfloat16) for _ in range(4))
-    leaves = [x.requires_grad_() for x in (q, k, v)]
-    first = (x.transpose(1, 2) for x in leaves)
-    out = torch.nn.functional.scaled_dot_product_attention(*first, is_causal=True).transpose(1, 2)
+    shapes = ((batch, tokens, each, dim) for each in (heads, heads_kv, heads_kv, heads))
+    *leaves, dout = (torch.randn(shape, device=device, dtype=torch.bfloat16) for shape in shapes)
+    first = (x.requires_grad_().transpose(1, 2) for x in leaves)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    out = attend(*first, is_causal=True, enable_gqa=heads != heads_kv).transpose(1, 2)
     gradients = torch.autograd.grad(out, leaves, dout)
     given = [out.detach(), *(x.detach() for x in leaves)]
     named = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
@@ -114,7 +116,7 @@ def _assertion(device: str, batch: int, tokens: int, heads: int, dim: int) -> tu
 
 def _report(rows: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        run = write_large_run(Path(folder), rows=rows)
+        run = write_large_run(Path(folder), replace(LARGE, seeds=range(10)), rows)
         begin = time.perf_counter()
         write_report(run)
         return time.perf_counter() - begin
