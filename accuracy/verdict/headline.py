@@ -110,7 +110,7 @@ def tiles(found: Sequence[Facts], worst: Worst | None, size: int, cases: Mapping
     if worst and worst.rank is not None and first and first.label != INVALID:
         made.append(Tile(ratio(worst.there), f"on rank {worst.rank}, the worst"))
     elif worst and worst.beyond:
-        made.append(Tile(ratio(worst.beyond[0].times), f"beyond that: {_cell(worst.beyond[0])}"))
+        made.append(Tile(ratio(worst.beyond[0].times), f"further, but told apart: {_cell(worst.beyond[0])}"))
     if first and first.steps:
         made.append(Tile(f"{min(first.sizes_wrong)} ranks", first.steps))
     elif size:
