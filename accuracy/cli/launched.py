@@ -19,9 +19,9 @@ from accuracy.execute.start import Launch, Limit, launch
 
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 0.5
-"""From a limit on, for one that is stopped to be named before those that wait for it; and for all of these to be."""
+"""After a limit, so that a stopped rank is named before those that wait for it; then for all of these to be named."""
 MOST_BYTES = 2**13
-_told: int | None = None  # a file into which the child writes the run folder and its limit
+_told: int | None = None  # a memfd into which the child writes the run folder and its limit
 _folder = ""
 
 
@@ -61,7 +61,7 @@ def speaks() -> bool:
 
 
 def tell(folder: Path | None) -> None:
-    """In the child: from now on its end is an event of a run in this folder; None: its part in the run is over."""
+    """In the child: let its end be recorded in this folder; None: no more."""
     global _folder
     _folder = str(folder.resolve()) if folder else ""
     _tell(Limit())

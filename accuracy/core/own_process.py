@@ -34,7 +34,8 @@ def raised_by_functions() -> tuple[type[BaseException], ...]:
 
 
 def _limit(name: str, process: int = 0, pair: Pair | None = None) -> Pair:
-    """Return a limit of a process (0: this one), set before where a pair is given. Only Linux knows those of others."""
+    """Return a limit of a process (0: this one), after setting it where a pair is given. On Linux alone those of others
+    are known."""
     number = getattr(resource, f"RLIMIT_{name}")
     if hasattr(resource, "prlimit"):
         return resource.prlimit(process, number, *([pair] if pair else []))
@@ -50,9 +51,9 @@ def remember_limits() -> None:
 
 
 def put_limits_back(process: int = 0) -> list[str]:
-    """Give a process the limits that this one had before a case; return those that nobody may raise again. A function
-    may lower them of its own process and of every other one; with little memory left nothing else can be done."""
-    fixed = []
+    """Restore a process's limits to what this one had before a case; return those that only root could. A function may
+    lower those of any process of the user; this comes first, as little else works with little memory."""
+    stuck = []
     for name, (soft, hard) in _limits.items():
         with suppress(ProcessLookupError):
             now = _limit(name, process)
@@ -63,10 +64,10 @@ def put_limits_back(process: int = 0) -> list[str]:
                 _limit(name, process, (soft, hard))
             except (ValueError, OSError):  # only root raises a hard limit
                 if resource.RLIM_INFINITY != now[1] < soft % 2**64:
-                    fixed.append(name)
+                    stuck.append(name)
                 else:
                     _limit(name, process, (soft, now[1]))
-    return fixed
+    return stuck
 
 
 def limits_said() -> str:

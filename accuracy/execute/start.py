@@ -39,8 +39,8 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Limit(NamedTuple):
-    """When this process has to be through with what it does, in monotonic seconds; the seconds that this may take; why
-    it is ended then, empty where it gave no answer."""
+    """Of what this process does now: its deadline in monotonic seconds; the seconds that it may take; the reason to
+    give when it is killed, empty for no answer."""
 
     deadline: float = math.inf
     seconds: float = math.inf
@@ -49,12 +49,12 @@ class Limit(NamedTuple):
 
 _limit = Limit()
 tell_limit: Callable[[Limit], object] = id
-"""What tells the limit to the process that launched this one, which ends it."""
+"""Sends the limit to the process that launched this one, which enforces it; by itself it does nothing."""
 
 
 @contextmanager
 def time_limit(seconds: float, reason: str = "") -> Iterator[None]:
-    """Let the body take so long, in a process that was launched."""
+    """Limit the body's time; in launched processes alone somebody enforces it."""
     global _limit
     before, _limit = _limit, min(_limit, Limit(time.monotonic() + seconds, seconds, reason))
     tell_limit(_limit)
@@ -167,8 +167,8 @@ _runs = 0
 
 
 def put_limits_back() -> None:
-    """Raise what a function lowered of this process, and of the server, which hands its limits on. Raises RanksEnded
-    where nobody may."""
+    """Put back the limits that a function lowered, of this process and of the server, whose children inherit them.
+    Raises RanksEnded where only root could."""
     fixed = own_process.put_limits_back()
     if server := forkserver._forkserver._forkserver_pid:  # type: ignore[attr-defined]
         fixed += own_process.put_limits_back(server)
@@ -179,8 +179,8 @@ def put_limits_back() -> None:
 
 @contextmanager
 def no_process_stays() -> Iterator[None]:
-    """The body starts processes: after it nothing is left of them, nor of what they started; the server stays. Of runs
-    at one time the last one's end counts."""
+    """Kill at the end what the body started, and what that started; the server stays. Of concurrent runs the last one's
+    end counts."""
     global _runs
     _runs += 1
     own_process.remember_limits()
