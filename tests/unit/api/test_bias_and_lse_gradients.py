@@ -157,6 +157,27 @@ def test_dlse_of_packed_sequences_may_be_an_array_and_a_wrong_lse_is_named_by_it
         accuracy.assert_close(lambda *x: (packed(*x)[0], packed(*x)[1].T), **given)  # type: ignore[arg-type]
 
 
+def test_numbers_whose_squares_float64_does_not_hold_are_no_errors() -> None:
+    (q, k, v, dout), _ = tensors("float64")
+    accuracy.assert_close(wide, 20 * q, 20 * k, v, dout=dout)
+    accuracy.assert_close(wide, q, k, v, dout=1e-170 * dout)
+
+
+def test_sums_over_parts_in_the_dtype_of_a_sink_are_rounding() -> None:
+    (q, k, v, dout), _ = tensors("float64")
+
+    def by_rows(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+        ones = (sinks[None, :, None, None].expand(len(q), -1, 1, 1) for _ in range(q.shape[1]))
+        weights = (torch.cat([torch.einsum("bhd,bkhd->bhk", q[:, i], k)[:, :, None] / 4, one.double()], -1)
+                   for i, one in enumerate(ones))  # fmt: skip
+        return torch.cat([torch.einsum("bhqk,bkhd->bqhd", w.softmax(-1)[..., :-1], v) for w in weights], 1)
+
+    k, v = (x.repeat_interleave(2, 2) for x in (k, v))
+    for seed in range(4):
+        sinks = torch.randn(HEADS, generator=torch.Generator().manual_seed(seed))
+        assert accuracy.assert_close(by_rows, q, k, v, dout=dout, sinks=sinks)["dsink"] > 0
+
+
 def test_a_mistake_is_one_line() -> None:
     (q, k, v, dout), dlse = tensors("float32")
     for how, says in (
