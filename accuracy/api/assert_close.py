@@ -50,7 +50,7 @@ def assert_close(
         q, k, v: (B, Sq, H, D), (B, S, Hk, D) and (B, S, Hk, Dv), of one dtype; or in another layout. Hk divides H.
         dout: (B, Sq, H, Dv), the gradient of out; a function's gradients come from autograd then.
         lse: (B, H, Sq), natural log, any dtype; (H, T) with layout="thd".
-        dq, dk, dv: gradients of (out * dout).sum(), of their inputs' shapes and dtype.
+        dq, dk, dv: gradients of (out * dout).sum(), and with dlse of (lse * dlse).sum(), in their inputs' shape, dtype.
         dsink: (H,), that of sinks, any dtype; autograd gives it where a function gets sinks as a tensor.
         dbias: that of a bias given as attn_mask, in its shape; autograd gives it where the bias wants a gradient.
         layout: bshd, bhsd, sbhd, thd (packed sequences), or kvpacked and qkvpacked, which a function gets in one. None:
