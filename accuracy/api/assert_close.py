@@ -12,22 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.api.bounds import Attention, Exact, check_tensors, exact, policy_of, word_of
-from accuracy.api.calling import (
-    CALLED,
-    GRADIENTS,
-    SCALES,
-    as_tensor,
-    called,
-    defaults,
-    described,
-    in_bshd,
-    is_bias,
-    layout_of,
-    meant,
-    results,
-    with_float64,
-)
+from accuracy.api import calling
+from accuracy.api.bounds import Attention, Exact, check_tensors, exact, listed, policy_of, word_of
+from accuracy.api.calling import GRADIENTS, SCALES, as_tensor, in_bshd, in_layout, meant
 from accuracy.api.tf32 import DRIFT, in_tf32
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
 from accuracy.bound.policy import Policy, eight_bits
@@ -40,6 +27,7 @@ OWN_SHAPE = ("lse", "dsink", "dbias")
 WORDS = {
     "lse": ("batch", "head", "token"), "dsink": ("", "", "head"), "dbias": ("batch", "head", "query", "key"),
 }  # fmt: skip
+ARRAYS = ("attn_mask", "sinks", "dlse")
 ARITHMETIC = ("float32", "tf32")
 SOURCE = {
     "loosest": "rounding alone where scores, weights, lse and partial results are stored in {dtype}",
@@ -47,7 +35,7 @@ SOURCE = {
 }
 
 
-@entry(CALLED)
+@entry(calling.CALLED)
 def assert_close(
     actual: Tensor | Sequence[Tensor] | Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, *,
     dout: Tensor | None = None, lse: Tensor | None = None, dq: Tensor | None = None, dk: Tensor | None = None,
@@ -63,7 +51,7 @@ def assert_close(
         q, k, v: (B, Sq, H, D), (B, S, Hk, D) and (B, S, Hk, Dv), of one dtype; or in another layout. Hk divides H.
         dout: (B, Sq, H, Dv), the gradient of out; a function's gradients come from autograd then.
         lse: (B, H, Sq), natural log, any dtype; (H, T) with layout="thd".
-        dq, dk, dv: gradients of (out * dout).sum(), of their inputs' shapes and dtype.
+        dq, dk, dv: gradients of (out * dout).sum(), and with dlse of (lse * dlse).sum(), in their inputs' shape, dtype.
         dsink: (H,), that of sinks, any dtype; autograd gives it where a function gets sinks as a tensor.
         dbias: that of a bias given as attn_mask, in its shape; autograd gives it where the bias wants a gradient.
         layout: bshd, bhsd, sbhd, thd (packed sequences), or kvpacked and qkvpacked, which a function gets in one. None:
@@ -88,10 +76,12 @@ def assert_close(
         ConfigError: a ValueError, for a wrong argument.
     """
     __tracebackhide__ = True
-    layout = layout_of(actual) if layout is None else layout
+    layout = calling.layout_of(actual) if layout is None else layout
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
-    inputs = {name: None if x is None else as_tensor(x, name) for name, x in
+    how = {word: as_tensor(x, word) if word in ARRAYS and hasattr(x, "__dlpack__") else x for word, x in how.items()
+           if x is not None or word == "softmax_scale"}  # fmt: skip
+    inputs = {name: None if x is None and name == "dout" else as_tensor(x, name) for name, x in
               {"q": q, "k": k, "v": v, "dout": dout}.items()}  # fmt: skip
     returned = {"lse": lse, "dq": dq, "dk": dk, "dv": dv, "dsink": dsink, "dbias": dbias}
     named = {name: as_tensor(x, name) for name, x in returned.items() if x is not None}
@@ -100,9 +90,9 @@ def assert_close(
         raise unknown("policy", policy, SOURCE)
     if arithmetic not in (None, *ARITHMETIC):
         raise unknown("arithmetic", str(arithmetic), ARITHMETIC)
-    if dsink is not None and not len(how.get("sinks", ())):
+    if dsink is not None and not listed(how.get("sinks")):
         raise ConfigError("dsink came without sinks; give sinks=")
-    if dbias is not None and not is_bias(how.get("attn_mask")):
+    if dbias is not None and not calling.is_bias(how.get("attn_mask")):
         raise ConfigError("dbias came without a bias; give attn_mask=, numbers that are added to the scores")
     if dout is None and (gradients or how.get("dlse") is not None):
         raise ConfigError("gradients need dout, the gradient of out; give dout=")
@@ -112,25 +102,25 @@ def assert_close(
     if dout is not None and not callable(actual) and not gradients:
         raise ConfigError("dout came without a gradient to compare; give dq=, dk= or dv=, or leave dout= away")
     tensors: list[Any] = [None if x is None else in_bshd(x, layout, name) for name, x in inputs.items()]
-    short = any(x is not None and x.element_size() == 1 for x in tensors)
+    short = any(x is not None and x.element_size() == 1 for x in tensors) or any(x in how for x in SCALES.values())
     if short and dout is not None:
         raise ConfigError("dout came with tensors of 8 bits, whose gradients are not known; leave it away")
-    for place, (name, word) in enumerate(SCALES.items()):
-        tensors[place] = meant(tensors[place], how.get(word), name, layout)
-    assumed = {} if not callable(actual) else {each: x for each, x in defaults(actual).items() if each not in how}
+    if short:
+        tensors[:3] = [meant(x, how.get(SCALES[name]), name, layout) for name, x in zip("qkv", tensors, strict=False)]
+    assumed = {each: x for each, x in calling.defaults(actual).items() if each not in how}
     how = {**how, **assumed}
     check_tensors(*tensors)
-    attention = Attention(pieces=pieces, **described(how, tensors[0], tensors[1], layout, actual))
+    attention = Attention(pieces=pieces, **calling.described(how, tensors[0], tensors[1], layout, actual))
     if dbias is not None and attention.rows is not None:
         raise ConfigError("dbias is of all rows, not of one rank's; leave rows= or dbias= away")
     if callable(actual) and attention.rows is not None:
         raise ConfigError("rows are of what one rank returned; call the function on its ranks, and give that")
     attention.check(*tensors[:2])
-    found = called(actual, layout, inputs, how) if callable(actual) else results(actual)
+    found = calling.called(actual, layout, inputs, how, attention.dlse) if callable(actual) else calling.results(actual)
     found |= named
     if callable(actual) and attention.dlse is not None:  # what autograd could give it
         attention = replace(attention, dlse=attention.dlse.to(found["lse"].dtype))
-    tensors, found, attention = with_float64(tensors, found, attention)
+    tensors, found, attention = calling.with_float64(tensors, found, attention)
     stored: dict[str, Any] = {f"stored_{name}": word_of(found[name].dtype) for name in OWN_SHAPE if name in found}
     result = found["out"] if short else tensors[0]
     rounding = policy_of(policy, word_of(result.dtype), pieces, stored.get("stored_lse"))
@@ -153,7 +143,9 @@ def assert_close(
     if wrong:
         keys, heads = k.shape[1], q.shape[2]
         wrong += [f"{each}={x} was assumed: the function's own default" for each, x in assumed.items()]
-        wrong += _of_another(found, tensors, attention, rounding, layout, stored)
+        if more := calling.untold(actual, how) if callable(actual) else []:
+            wrong.append(f"the function was not told {', '.join(more)}: it has no parameter of that name")
+        wrong += _of_another(found, tensors, attention, rounding, layout, stored, wrong[0].startswith("out"), how)
         wrong.append(f"limits: {source}; beyond them by chance: {ALARM:g} a tensor")
         if layout == "bshd" and keys < heads:
             wrong.append(f"k was read as {keys} tokens, q as {heads} heads: of (B, H, S, D) say layout='bhsd'")
@@ -167,10 +159,10 @@ def assert_close(
 def _judge(name: str, x: Tensor, truth: Exact, layout: str, least_drift: float = 0.0) -> list[str]:
     """Return one line of what is wrong with a tensor, or none. least_drift: as in `limits`."""
     reference, bound = getattr(truth.reference, name), truth.bounds[name]
-    x = in_bshd(x, layout, name)
+    given, x = tuple(x.shape), in_bshd(x, layout, name)
     if x.shape != reference.shape:
-        words = ", ".join(WORDS.get(name, PLACES))
-        return [f"{name} has the shape {tuple(x.shape)}, expected {tuple(reference.shape)} ({words})"]
+        expected, words = (in_layout(each, layout, name) for each in (reference.shape, WORDS.get(name, PLACES)))
+        return [f"{name} has the shape {given}, expected {expected} ({', '.join(words)})"]
     if x.device != reference.device:
         return [f"{name} came on {x.device}, expected {reference.device}"]
     word = word_of(x.dtype) if name in OWN_SHAPE else truth.policy.dtype
@@ -208,20 +200,21 @@ def _described(
 
 def _of_another(
     found: Mapping[str, Tensor], tensors: list[Any], attention: Attention, policy: Policy, layout: str,
-    stored: Mapping[str, Any],
+    stored: Mapping[str, Any], is_wrong: bool, how: Mapping[str, Any],
 ) -> list[str]:  # fmt: skip
     """Return which other mask or scale out is right for, in a line, if it is for one; or that all gradients are those
-    of out alone."""
+    of out alone. is_wrong: whether out is."""
     if attention.dlse is not None:
         truth = exact(*tensors, attention=replace(attention, dlse=None), policy=policy, **stored)  # type: ignore[misc]
         if not [line for name, x in found.items() for line in _judge(name, x, truth, layout)]:
             return ["all of it is right without dlse: the gradient through lse is ignored"]
-    own = tensors[0].shape[-1] ** -0.5
-    others = {f"causal={not attention.causal}": replace(attention, causal=not attention.causal)}
+    own, causal, others = tensors[0].shape[-1] ** -0.5, attention.causal, {}
+    if causal == how.get("causal", False):  # else it is in the mask
+        others[f"causal={not causal}"] = replace(attention, causal=not causal)
     if attention.softmax_scale not in (None, own):
         others["softmax_scale=D**-0.5"] = replace(attention, softmax_scale=None)
     others["softmax_scale=1"] = replace(attention, softmax_scale=1.0)
-    for word, other in others.items():
+    for word, other in others.items() if is_wrong else ():
         try:
             truth = exact(*tensors, attention=other, policy=policy, **stored)  # type: ignore[misc]
         except ConfigError:  # a row that sees no key

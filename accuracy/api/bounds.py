@@ -40,7 +40,7 @@ class Attention:
 
     def check(self, q: Tensor, k: Tensor) -> None:
         """Raise ConfigError for a value that cannot be of q (B, Sq, H, D) and k (B, S, Hk, D)."""
-        keys, heads, lengths, sinks = k.shape[1], q.shape[2], self.documents, self.sinks
+        keys, heads, lengths, sinks = k.shape[1], q.shape[2], self.documents, listed(self.sinks)
         allowed = {
             "causal": (type(self.causal) is bool, "True (the last query sees the last key) or False"),
             "softmax_scale": (_is_positive(self.softmax_scale), "a number above 0, or None"),
@@ -48,11 +48,12 @@ class Attention:
             "window": (self.window is None or _is_whole(self.window, 0), "a whole number from 0, or None"),
             "pieces": (_is_whole(self.pieces, 1), "a whole number from 1"),
             "documents": (
-                not len(lengths) or (all(_is_whole(n, 1) for n in lengths) and sum(lengths) == keys == q.shape[1]),
+                isinstance(lengths, Sequence)
+                and (not lengths or (all(_is_whole(n, 1) for n in lengths) and sum(lengths) == keys == q.shape[1])),
                 f"lengths whose sum is the number of tokens, {keys}",
             ),
             "sinks": (
-                not len(sinks) or (len(sinks) == heads and all(_is_number(float(each)) for each in sinks)),
+                sinks == [] or (sinks is not None and len(sinks) == heads and all(_is_number(each) for each in sinks)),
                 f"a finite logit of each of {heads} heads",
             ),
         }
@@ -65,18 +66,18 @@ class Attention:
             self.tokens(q.shape[1], keys)
         full = q.shape[0], heads, q.shape[1]
         given = self.dlse
+        if isinstance(given, Tensor) and not bool(given.isfinite().all()):
+            raise ConfigError("dlse has values that are not finite; no limits are known for such inputs")
         if given is not None and not (isinstance(given, Tensor) and given.is_floating_point() and given.shape == full):
             shown = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
-            raise ConfigError(
-                f"dlse came as {shown}; give the gradient of lse, numbers of the shape (B, H, Sq) = {full}"
-            )
+            raise ConfigError(f"dlse came as {shown}; give the gradient of lse, numbers (B, H, Sq) = {full}")
 
     def tokens(self, queries: int, keys: int) -> Tensor:
         """rows as positions of tokens. Raises ConfigError."""
-        given = torch.as_tensor(self.rows)
-        fits = given.dim() == 1 and given.numel() and not given.is_floating_point() and given.dtype != torch.bool
+        given = torch.as_tensor(listed(self.rows) or [])
+        fits = given.numel() and not given.is_floating_point() and given.dtype != torch.bool
         if not fits or queries != keys or int(given.min()) < 0 or int(given.max()) >= keys:
-            shown = f"{tuple(given.shape)} {str(given.dtype).removeprefix('torch.')}" if self.rows is not None else None
+            shown = f"{tuple(given.shape)} {given.dtype}" if given.numel() else type(self.rows).__name__
             allowed = f"positions of this rank's tokens, from 0 to {keys - 1}, where q has as many as k"
             raise ConfigError(f"rows came as {shown} for {queries} queries and {keys} keys; allowed: {allowed}")
         return given.long()
@@ -159,7 +160,7 @@ def exact(
         with arithmetic.exact(), torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             reference = float64.attention(q, k, v, dout, **how)
             if attention.attn_mask is not None and bool(reference.lse.isneginf().any()):
-                raise ValueError("attn_mask hides all keys of some query; what its out should be nobody has agreed on")
+                raise ValueError("the mask hides all keys of some query; what its out should be nobody has agreed on")
             found = running_bounds(q, k, v, dout, reference, rounding, stored_dbias=stored_dbias or "", **how)
             if stored_dsink is not None:
                 sinks = torch.tensor(how["sinks"], dtype=torch.float64, device=q.device)
@@ -168,6 +169,15 @@ def exact(
         raise ConfigError(str(error)) from None
     every = Exact(reference, found, rounding)
     return every if attention.rows is None else every.of_rows(attention.tokens(q.shape[1], k.shape[1]))
+
+
+def listed(x: Any) -> list[Any] | None:
+    """Return numbers in one dimension as a list; None for anything else."""
+    try:
+        found = torch.as_tensor(x)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return found.tolist() if found.dim() == 1 else None
 
 
 def in_four(x: Tensor) -> Tensor:

@@ -13,16 +13,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from accuracy.api.bounds import HOW, Attention, in_four
+from accuracy.api.bounds import HOW, Attention, in_four, listed
 from accuracy.core.errors import ConfigError
 from accuracy.live.functions import known
-from accuracy.runtime.arguments import NAMES, parameters, takes_any_word
+from accuracy.runtime.arguments import NAMES, parameters, plain, takes_any_word
 from accuracy.runtime.layout import PACKED, canonical
 
 BORDERS = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
 SCALES = {"q": "q_descale", "k": "k_descale", "v": "v_descale"}
 CALLED = (*HOW, *BORDERS, "block_mask", "mask_mod", *SCALES.values())
 """Keywords that say which attention it is, where a function is called."""
+ORDERS = {"bhsd": (0, 2, 1, 3), "sbhd": (1, 0, 2, 3)}
+"""Where each of (B, S, H, D) stands in another layout."""
 OF_KEYS = {"cu_seqlens": ("cu_seqlens_k", "cu_seqlens_kv"), "max_seqlen": ("max_seqlen_k", "max_seqlen_kv")}
 GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "sinks": "dsink", "attn_mask": "dbias"}
 
@@ -48,16 +50,21 @@ def in_bshd(x: Tensor, layout: str, name: str) -> Tensor:
     return canonical(x, "thd" if layout in PACKED else layout) if x.dim() > 2 else x
 
 
+def in_layout(values: Sequence[Any], layout: str, name: str) -> tuple[Any, ...]:
+    """Return the sizes, or the words, of what `in_bshd` returns in the order of a layout."""
+    if name in ("dsink", "dbias"):
+        return tuple(values[-1:] if name == "dsink" else values)
+    order = (0, 1, 2) if name == "lse" else ORDERS.get(layout, (0, 1, 2, 3))
+    return tuple(values[place] for place in order[layout in PACKED :])
+
+
 def meant(x: Tensor, scale: Any, name: str, layout: str) -> Tensor:
-    """Return what an 8-bit tensor and its scale mean, in float64; another tensor without a scale as it is. x: (B, S, H,
-    D); scale: a number, (B or 1, H or 1), of query heads or of those that share a key, or broadcast to all of x."""
-    if scale is None and x.element_size() > 1:
-        return x
+    """Return what an 8-bit tensor, or one beside it, and its scale mean, in float64. x: (B, S, H, D); scale: a number,
+    (B or 1, H or 1), of query heads or of those that share a key, or broadcast to all of x."""
     factor = torch.as_tensor(1.0 if scale is None else scale, device=x.device).double()
     shown, heads = tuple(factor.shape), x.shape[2]
-    factor = (
-        factor[:, None, :, None] if factor.dim() == 2 else in_bshd(factor, layout, name) if factor.dim() else factor
-    )
+    if factor.dim():
+        factor = factor[:, None, :, None] if factor.dim() == 2 else in_bshd(factor, layout, name)
     if factor.dim() == 4 and 1 < factor.shape[2] < heads and heads % factor.shape[2] == 0:
         factor = factor.repeat_interleave(heads // factor.shape[2], 2)
     try:
@@ -69,7 +76,7 @@ def meant(x: Tensor, scale: Any, name: str, layout: str) -> Tensor:
 
 def layout_of(fn: Any) -> str:
     """Return the layout of a function that is known by its name, else bshd."""
-    found = known(fn)
+    found = known(plain(fn))
     return "bshd" if found is None else found.called_in
 
 
@@ -77,24 +84,28 @@ def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, fn: Any
     """Return the keywords of `Attention` for the field's words. q: (B, Sq, H, D); k: (B, S, Hk, D); fn: what is called:
     torch's own function aligns a causal mask at the first query."""
     found = {word: value for word, value in how.items() if word in HOW}
-    if found.get("dlse") is not None:
+    if "dlse" in found:
         found["dlse"] = in_bshd(as_tensor(found["dlse"], "dlse"), layout, "dlse")
-    masks = [word for word in ("attn_mask", "block_mask", "mask_mod") if how.get(word) is not None]
+    masks = [word for word in ("attn_mask", "block_mask", "mask_mod") if word in how]
     if len(masks) > 1:
         raise ConfigError(f"{' and '.join(masks)} came; give one of them")
     if masks and masks != ["attn_mask"]:
         from torch.nn.attention.flex_attention import create_mask
 
         given, shape = how[masks[0]], (q.shape[0], q.shape[2])
-        made, (items, heads) = (given.mask_mod, given.shape[:2]) if masks == ["block_mask"] else (given, shape)
+        made, (items, heads) = getattr(given, "mask_mod", given), getattr(given, "shape", shape)[:2]
         found["attn_mask"] = create_mask(made, items, heads, q.shape[1], k.shape[1], str(q.device))
-    if fn is scaled_dot_product_attention and found.get("causal") and q.shape[1] != k.shape[1]:
+    if plain(fn) is scaled_dot_product_attention and found.get("causal") and q.shape[1] != k.shape[1]:
+        if masks:
+            raise ConfigError(f"{masks[0]} came with causal=True for other numbers of keys; put both into one mask")
         found |= {"causal": False, "attn_mask": q.new_ones(q.shape[1], k.shape[1], dtype=torch.bool).tril()}
     of_queries, of_keys = _borders(how, q.shape[1], k.shape[1], layout)
+    if of_queries and "documents" in how:
+        raise ConfigError("documents came with cu_seqlens; give one of them")
     if of_queries == of_keys and of_queries:
         found["documents"] = [end - begin for begin, end in itertools.pairwise(of_queries) if end > begin]
     elif of_queries:
-        if unclear := [*masks, *(["window"] if how.get("window") is not None else [])]:
+        if unclear := [word for word in (*masks, "window") if word in how]:
             raise ConfigError(f"{unclear[0]} came where queries and keys are packed otherwise; leave one of them away")
         found["attn_mask"] = _of_packed(of_queries, of_keys, bool(found.pop("causal", False)), q.device)
     return found
@@ -102,22 +113,19 @@ def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, fn: Any
 
 def _borders(how: Mapping[str, Any], queries: int, keys: int, layout: str) -> tuple[list[int], list[int]]:
     """Return where packed sequences begin and end; nothing where none are. Raises ConfigError."""
-    named = [word for word in BORDERS if how.get(word) is not None]
+    named = [word for word in BORDERS if word in how]
     if named and layout not in PACKED:
-        raise ConfigError(
-            f"{named[0]} came with layout={layout}; give q, k, v as (tokens, heads, dim) and layout='thd'"
-        )
+        raise ConfigError(f"{named[0]} came with layout={layout}; give (tokens, heads, dim) and layout='thd'")
     if not named:
         return [], []
-    both = how.get("cu_seqlens")
     found = []
     for word, total in (("cu_seqlens_q", queries), ("cu_seqlens_k", keys)):
-        given = how.get(word) if how.get(word) is not None else both
+        given = how.get(word, how.get("cu_seqlens"))
         if given is None:
             raise ConfigError(f"{named[0]} came without {word}; give both")
-        borders = torch.as_tensor(given).tolist()
-        right = isinstance(borders, list) and borders[:1] == [0] and borders[-1] == total and borders == sorted(borders)
-        if not right:
+        borders = listed(given) or []
+        right = borders[:1] == [0] and borders[-1] == total and borders == sorted(borders)
+        if not right or {*map(type, borders)} != {int}:
             raise ConfigError(f"{word}={borders}; allowed: numbers that rise from 0 to the number of tokens, {total}")
         found.append(borders)
     if len(found[0]) != len(found[1]):
@@ -132,6 +140,15 @@ def _of_packed(of_queries: Sequence[int], of_keys: Sequence[int], causal: bool, 
         own = torch.ones(end - begin, last - first, dtype=torch.bool, device=device)
         seen[begin:end, first:last] = own.tril(own.shape[1] - own.shape[0]) if causal else own
     return seen
+
+
+def untold(fn: Callable[..., Any], how: Mapping[str, Any]) -> list[str]:
+    """Return which words of `how` a function has no parameter for."""
+    known = parameters(fn) or {}
+    names: dict[str, tuple[str, ...]] = NAMES | dict.fromkeys(BORDERS, NAMES["cu_seqlens"])
+    names |= {"window": ("window", "window_size"), "mask_mod": ("mask_mod", "block_mask")}
+    told = [word for word in how if word != "dlse" and not {*names.get(word, (word,))} & {*known}]
+    return [] if takes_any_word(known) else told
 
 
 def is_bias(mask: Any) -> bool:
@@ -150,7 +167,7 @@ def with_float64(tensors: list[Any], found: dict[str, Tensor], attention: Attent
     return tensors, found, attention
 
 
-def defaults(fn: Callable[..., Any]) -> dict[str, Any]:
+def defaults(fn: Any) -> dict[str, Any]:
     """Return the mask and the scale that a function has by its signature, where it says one."""
     known = parameters(fn) or {}
     kinds = {"causal": bool, "softmax_scale": float}
@@ -165,17 +182,22 @@ def _words(fn: Callable[..., Any], q: Tensor, k: Tensor, layout: str, how: Mappi
     told = {word: value for word, value in how.items() if word not in ("dlse", *BORDERS)}
     if q.shape[2] != k.shape[2] and {*NAMES["grouped"]} & {*known}:
         told["grouped"] = True
-    if how.get("mask_mod") is not None and "mask_mod" not in known and "block_mask" in known:
+    if "mask_mod" in how and "mask_mod" not in known and "block_mask" in known:
         from torch.nn.attention.flex_attention import create_block_mask
 
-        made = create_block_mask(told.pop("mask_mod"), q.shape[0], q.shape[2], q.shape[1], k.shape[1], str(q.device))
-        told["block_mask"] = made
+        sizes = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
+        told["block_mask"] = create_block_mask(told.pop("mask_mod"), *sizes, str(q.device))
     of_queries, of_keys = _borders(how, q.shape[1], k.shape[1], layout)
     if of_queries:
         told |= _packed(of_queries, q.device)
+    if "window" in told and isinstance(getattr(known.get("window_size"), "default", None), tuple):
+        told["window_size"] = told["window"], 0 if told.get("causal") else told["window"]
     values = {"causal": False, "softmax_scale": q.shape[-1] ** -0.5, "group": None, **told}
     found = {name: (word, known[name]) for word, names in NAMES.items() for name in names if name in known}
-    taken = {name: values[word] for name, (word, each) in found.items() if word in told or each.default is each.empty}
+    taken = {
+        name: values[word] for name, (word, each) in found.items()
+        if word in told or (word in values and each.default is each.empty)
+    }  # fmt: skip
     if of_queries:
         own = _packed(of_keys, q.device)
         taken |= {name: own[word] for word, names in OF_KEYS.items() for name in names if name in taken}
@@ -190,46 +212,58 @@ def _packed(borders: Sequence[int], device: torch.device) -> dict[str, Any]:
 
 
 def called(
-    fn: Callable[..., Any], layout: str, inputs: Mapping[str, Tensor | None], how: Mapping[str, Any]
-) -> dict[str, Tensor]:
-    """Return what a function gives, and the gradients of what it was given. inputs: q, k, v, dout in its layout."""
+    fn: Callable[..., Any], layout: str, inputs: Mapping[str, Tensor | None], how: Mapping[str, Any],
+    dlse: Tensor | None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Return what a function gives, and the gradients of what it was given, if out and lse have the right shape.
+    inputs: q, k, v, dout in its layout; dlse: (B, H, Sq)."""
     given, dout = {name: x for name, x in inputs.items() if x is not None and name != "dout"}, inputs["dout"]
     q, k = (in_bshd(given[name], layout, name) for name in ("q", "k"))
     words = _words(fn, q, k, layout, how)
     own = {word: next((name for name in NAMES[word] if name in words), "") for word in ("sinks", "attn_mask")}
     if own["sinks"] and is_bias(words[own["sinks"]]):
         given["sinks"] = words[own["sinks"]]
-    if own["attn_mask"] and is_bias(how["attn_mask"]) and how["attn_mask"].requires_grad:
+    if own["attn_mask"] and isinstance(how["attn_mask"], Tensor):
         given["attn_mask"] = how["attn_mask"]
-    leaves = {name: x.detach().clone().requires_grad_(dout is not None) for name, x in given.items()}
-    words |= {own[name]: leaves[name] for name in own if name in leaves}
-    tensors = [leaves[name] for name in "qkv"]
-    packed = {"kvpacked": 1, "qkvpacked": 0}.get(layout, 3)  # from which on they are one tensor
-    with torch.enable_grad():
-        together = [torch.stack(tensors[packed:], 2)] if packed < 3 else []
-        found = results(fn(*tensors[:packed], *together, **words))
-    if written := [name for name, x in leaves.items() if x._version]:
+    asked = [name for name, x in given.items() if dout is not None and (name != "attn_mask" or x.requires_grad)]
+    few = getattr(known(plain(fn)), "tensors", "qkv")
+    packed = {"kvpacked": 1, "qkvpacked": 0}.get(
+        layout, len(few) - 1 if len(few) < 3 else 3
+    )  # from there on, one tensor
+    if len({given[name].shape for name in "qkv"[packed:]}) > 1:
+        raise ConfigError(f"layout={layout} came with unlike shapes of {', '.join('qkv'[packed:])}; give one shape")
+    if dout is not None and not own["attn_mask"] and getattr(how.get("attn_mask"), "requires_grad", False):
+        raise ConfigError("attn_mask wants a gradient and the function does not get it; give attn_mask.detach()")
+    with torch.inference_mode(False), torch.enable_grad():
+        leaves = {name: x.detach().clone().requires_grad_(name in asked) for name, x in given.items()}
+        versions = {name: x._version for name, x in leaves.items()}
+        words |= {own[name]: leaves[name] for name in own if name in leaves}
+        tensors = [leaves[name] for name in "qkv"]
+        together = [torch.stack(tensors[packed:], -3)] if packed < 3 else []
+        try:
+            found = results(fn(*tensors[:packed], *together, **words))
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # it was called
+                raise
+            raise ConfigError(f"the function was given {', '.join(words) or 'no words'}: {error}") from None
+    if written := [name for name, x in leaves.items() if x._version > versions[name]]:
         raise AssertionError(f"the function wrote to its inputs {', '.join(written)}; it must leave them as they are")
     if dout is None:
         return found
     if not found["out"].requires_grad:
         raise ConfigError("the function's out has no gradient; leave dout= away, or compare dq=, dk=, dv= of your own")
     losses = {"out": dout}
-    if (dlse := how.get("dlse")) is not None:
+    if dlse is not None:
         if "lse" not in found:
-            raise ConfigError(
-                "dlse came, and the function returns no lse; let it return (out, lse), or leave dlse away"
-            )
+            raise ConfigError("dlse came, and the function returns no lse; return (out, lse), or leave dlse away")
         if found["lse"].requires_grad:  # else it has no gradient, which is for the limits to say
-            losses["lse"] = dlse.to(found["lse"].dtype)
-    gradients = torch.autograd.grad(
-        [found[name] for name in losses], [*leaves.values()], [*losses.values()], allow_unused=True
-    )
-    filled = {
-        GRADIENTS[name]: torch.zeros_like(x) if each is None else each
-        for (name, x), each in zip(leaves.items(), gradients, strict=True)
-    }
-    return {name: x.detach() for name, x in found.items()} | filled
+            losses["lse"] = (dlse[0] if found["lse"].dim() == 2 else dlse).to(found["lse"].dtype)
+    if any(found[name].shape != x.shape for name, x in losses.items()):
+        return found
+    given_back, wanted = [found[name] for name in losses], [leaves[name] for name in asked]
+    gradients = torch.autograd.grad(given_back, wanted, [*losses.values()], materialize_grads=True)
+    named = zip((GRADIENTS[name] for name in asked), gradients, strict=True)
+    return {name: x.detach() for name, x in (*found.items(), *named)}
 
 
 def results(result: Any) -> dict[str, Tensor]:

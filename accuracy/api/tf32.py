@@ -47,9 +47,9 @@ def in_tf32(
     stored: as in `exact`.
     """
     error = out.double() - truth.reference.out
-    if out.dtype != torch.float32 or not error.isfinite().all():
-        return None
     q, k, v, dout = tensors
+    if not out.dtype == q.dtype == torch.float32 or not error.isfinite().all():
+        return None
     for way in WAYS:
         own = rounded(q, way), rounded(k, way), rounded(v, way), None if dout is None else rounded(dout, way)
         inside = policy.cast(truth.policy, "tf32")

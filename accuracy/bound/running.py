@@ -24,6 +24,8 @@ BLOCK_ELEMENTS = 2**21
 """Scores held at once; about 25 such float64 matrices live at a time (400 MiB)."""
 HIDDEN = -1e30
 """What a mask adds to the score of a key that nobody is to see; the least number of bfloat16 is -3e38."""
+SMALLEST = 2.0**-1022
+"""Of a variance: below, a square that float64 cannot hold."""
 OWN_ERROR = 1 + 1e-9
 """Factor for the errors of the pass itself: a few thousand float64 operations of one sign."""
 
@@ -116,7 +118,7 @@ def bounds(
         size = REFERENCE_ERROR * (exact.abs() + exact.square().mean().sqrt())
         certain = (bound.certain * OWN_ERROR + size).nan_to_num_(nan=torch.inf)
         shift = shifts[name].abs() if shifts else 0.0
-        found[name] = Bound(certain, bound.variance * OWN_ERROR, shift)
+        found[name] = Bound(certain, bound.variance * OWN_ERROR + SMALLEST, shift)
     return found
 
 

@@ -22,6 +22,7 @@ def of_sinks(
 ) -> Bound:  # fmt: skip
     """The bound of dsink, (1, 1, H). sinks: (H,), float64; dout: (B, Sq, H, D); stored: the dtype of dsink; dlse: (B,
     H, Sq), the gradient of lse, which goes to the sink by the same weight."""
+    partial = max(unit(policy.partial), unit(stored))  # autograd adds parts in the dtype of the leaf
     u, short, products = policy.u, unit(policy.weights), unit(policy.products)
     logits = sinks[None, :, None]
     weights = torch.exp(logits - reference.lse)
@@ -32,12 +33,12 @@ def of_sinks(
     relative = torch.expm1(bounds["lse"].certain + exponent) + 2 * short
     terms = weights * (reference.delta.abs() + (0.0 if dlse is None else dlse.double().abs()))
     count = terms.shape[0] * terms.shape[2]
-    added = policy.chain(count) * u + policy.pieces * unit(policy.partial)
+    added = policy.chain(count) * u + policy.pieces * partial
     certain = (terms.abs() * (relative + added) + weights * (1 + relative) * of_delta).sum((0, 2))
     scattered = terms.square() * (bounds["lse"].variance + exponent.square() / 3 + short**2)
     variance = SHARED * (scattered + weights.square() * varies).sum((0, 2))
     exact = reference.dsink[0, 0]
-    variance += SHARED * policy.pieces * unit(policy.partial) ** 2 * exact.square()
+    variance += SHARED * policy.pieces * partial**2 * (exact.square() + terms.square().sum((0, 2)))
     last = half_spacing(exact.abs() + certain, stored)
     certain = certain + last + REFERENCE_ERROR * terms.abs().sum((0, 2))
     return Bound(certain[None, None], (variance + last.square())[None, None])

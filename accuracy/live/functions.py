@@ -36,8 +36,9 @@ class Function:
 
     @property
     def called_in(self) -> str:
-        """Return the layout in which it is called; packed ones are not known of packed sequences."""
-        return {1: "qkvpacked", 2: "kvpacked"}.get(len(self.tensors), self.layout)
+        """Return the layout in which it is called."""
+        packed = {} if self.layout == "thd" else {1: "qkvpacked", 2: "kvpacked"}
+        return packed.get(len(self.tensors), self.layout)
 
 
 def flash(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:

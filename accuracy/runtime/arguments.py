@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 NAMES = {
@@ -29,7 +30,14 @@ def _scaled_dot_product_attention(
     """Its parameters are those of torch's builtin function of this name, which has no signature."""
 
 
-BUILTINS = {"scaled_dot_product_attention": inspect.signature(_scaled_dot_product_attention)}
+BUILTINS = {"scaled_dot_product_attention": _scaled_dot_product_attention}
+
+
+def plain(fn: Any) -> Any:
+    """Return the function inside functools.partial and torch.compile."""
+    while inner := fn.func if isinstance(fn, partial) else getattr(fn, "_torchdynamo_orig_callable", None):
+        fn = inner
+    return fn
 
 
 def parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
@@ -46,10 +54,10 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(fn.forward if is_module else fn)  # type: ignore[attr-defined]
     except ValueError:
-        name = getattr(fn, "__name__", "")
-        if inspect.isbuiltin(fn) and name in BUILTINS:
-            return BUILTINS[name]
-        raise
+        own = BUILTINS.get(getattr(plain(fn), "__name__", ""))
+        if own is None or not inspect.isbuiltin(plain(fn)):
+            raise
+        return inspect.signature(partial(own, *fn.args, **fn.keywords) if isinstance(fn, partial) else own)
 
 
 def takes_any_word(known: Mapping[str, inspect.Parameter]) -> bool:

@@ -144,15 +144,52 @@ def test_no_error_is_beyond_the_certain_bound() -> None:
                 assert certain is None or ((wrong.double() - right).abs() <= certain).all(), (dtype, name, tensor)
 
 
+def test_dlse_of_packed_sequences_may_be_an_array_and_a_wrong_lse_is_named_by_its_shape() -> None:
+    (q, k, v, dout), dlse = tensors("float32")
+
+    def packed(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        out, lse = wide(q[None], k[None], v[None])
+        return out[0], lse[0]
+
+    given = {"q": q[0], "k": k[0], "v": v[0], "dout": dout[0], "dlse": dlse[0].numpy(), "layout": "thd"}
+    assert "dk" in accuracy.assert_close(packed, **given)  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match=r"\Alse has the shape \(40, 4\), expected \(4, 40\) \(head, token\)"):
+        accuracy.assert_close(lambda *x: (packed(*x)[0], packed(*x)[1].T), **given)  # type: ignore[arg-type]
+
+
+def test_numbers_whose_squares_float64_does_not_hold_are_no_errors() -> None:
+    (q, k, v, dout), _ = tensors("float64")
+    accuracy.assert_close(wide, 20 * q, 20 * k, v, dout=dout)
+    accuracy.assert_close(wide, q, k, v, dout=1e-170 * dout)
+
+
+def test_sums_over_parts_in_the_dtype_of_a_sink_are_rounding() -> None:
+    (q, k, v, dout), _ = tensors("float64")
+
+    def by_rows(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+        ones = (sinks[None, :, None, None].expand(len(q), -1, 1, 1) for _ in range(q.shape[1]))
+        weights = (torch.cat([torch.einsum("bhd,bkhd->bhk", q[:, i], k)[:, :, None] / 4, one.double()], -1)
+                   for i, one in enumerate(ones))  # fmt: skip
+        return torch.cat([torch.einsum("bhqk,bkhd->bqhd", w.softmax(-1)[..., :-1], v) for w in weights], 1)
+
+    k, v = (x.repeat_interleave(2, 2) for x in (k, v))
+    for seed in range(4):
+        sinks = torch.randn(HEADS, generator=torch.Generator().manual_seed(seed))
+        assert accuracy.assert_close(by_rows, q, k, v, dout=dout, sinks=sinks)["dsink"] > 0
+
+
 def test_a_mistake_is_one_line() -> None:
     (q, k, v, dout), dlse = tensors("float32")
     for how, says in (
         ({"dlse": dlse[:, :1]}, r"dlse came as \(2, 1, 40\); .* \(2, 4, 40\)"),
         ({"dbias": dlse}, "dbias came without a bias"),
         ({"dlse": dlse, "dout": None}, "gradients need dout"),
+        ({"dlse": dlse / 0}, "not finite"),
     ):  # fmt: skip
         with pytest.raises(accuracy.ConfigError, match=says) as caught:
             accuracy.assert_close(wide if "dbias" not in how else q, q, k, v, **{"dout": dout} | how)  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
+    with pytest.raises(accuracy.ConfigError, match="does not get it"):
+        accuracy.assert_close(lambda q, k, v: wide(q, k, v), q, k, v, dout=dout, attn_mask=bias_of("full", "float32"))
     with pytest.raises(accuracy.ConfigError, match="returns no lse"):
         accuracy.assert_close(lambda q, k, v: wide(q, k, v)[0], q, k, v, dout=dout, dlse=dlse)

@@ -1,6 +1,9 @@
 """The call as its users write it: layouts, packed sequences, flex_attention's masks, arrays of others, any device."""
 
+import sys
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -118,12 +121,125 @@ def test_torch_s_own_function_is_known_by_its_name(queries: int) -> None:
     assert rows["error_rel"].max() < 1e-2
 
 
+@pytest.mark.parametrize("queries", [96, 40])
+def test_a_function_inside_partial_or_compile_is_known_too(queries: int) -> None:
+    q, k, v, dout = (x.transpose(1, 2) for x in tensors(2, queries))
+    block_mask = create_block_mask(prefix, 2, None, queries, 96, "cpu")
+    inside = partial(scaled_dot_product_attention, is_causal=True)
+    for how in ({"causal": True}, {}):
+        assert "dk" in accuracy.assert_close(inside, q, k, v, dout=dout, **how)  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="out is wrong") as caught:
+        accuracy.assert_close(lambda *x: inside(*x, enable_gqa=True), q, k, v, layout="bhsd", softmax_scale=0.3)
+    assert "was not told softmax_scale" in str(caught.value)
+    for fn in (torch.compile(flex_attention, backend="eager"), partial(flex_attention, return_lse=True)):
+        assert "out" in accuracy.assert_close(fn, q, k, v, block_mask=block_mask)
+
+
+def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, causal: bool = False) -> Tensor:
+    return varlen(*qkv.unbind(1), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, causal)
+
+
+def test_packed_sequences_in_one_tensor_are_known_by_the_function_s_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    fn = flash_attn_varlen_qkvpacked_func
+    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(**{fn.__name__: fn}))
+    q, k, v, dout = (x[0] for x in tensors(1, heads_kv=4))
+    assert "dk" in accuracy.assert_close(fn, q, k, v, dout=dout, cu_seqlens=BORDERS, causal=True)
+    with pytest.raises(AssertionError, match="out is wrong"):
+        accuracy.assert_close(fn, q, k, v.roll(1, 0), cu_seqlens=BORDERS, causal=True, softmax_scale=0.3)
+
+
+def windowed(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, window_size: tuple[int, int] = (-1, -1), mask: Any = None
+) -> Tensor:
+    """As flash-attn says a window; mask: hides more, and may be written to."""
+    i, j = torch.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1], torch.arange(k.shape[1])
+    left, right = window_size if window_size[0] >= 0 else (10**6, 10**6)
+    seen = (j >= i - left) & (j <= i + (0 if causal else right))
+    seen = seen if mask is None else seen & mask
+    first = (x.transpose(1, 2) for x in (q, k, v))
+    return scaled_dot_product_attention(*first, attn_mask=seen, enable_gqa=True).transpose(1, 2)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_window_is_told_as_flash_attn_has_it(causal: bool) -> None:
+    q, k, v, dout = tensors(keys=128)
+    accuracy.assert_close(windowed, q, k, v, dout=dout, causal=causal, window=5)
+    with pytest.raises(AssertionError, match="out is wrong") as caught:
+        accuracy.assert_close(lambda q, k, v: windowed(q, k, v, causal), q, k, v, causal=causal, window=5)
+    assert "was not told causal, window" in str(caught.value)
+
+
+def test_a_mask_that_a_function_writes_to_is_no_mask_to_judge_it_by() -> None:
+    q, k, v, dout = tensors()
+    mask = torch.rand(96, 96, generator=torch.Generator().manual_seed(1)) < 0.7
+    kept = mask.clone()
+
+    def writing(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return windowed(q, k, v, mask=mask.fill_(True))
+
+    accuracy.assert_close(windowed, q, k, v, dout=dout, attn_mask=mask)
+    with pytest.raises(AssertionError, match="wrote to its inputs attn_mask"):
+        accuracy.assert_close(writing, q, k, v, dout=dout, attn_mask=mask)
+    assert (mask == kept).all()
+
+
+SHAPES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "swapped": (
+        lambda x: x.transpose(1, 2),
+        r"\(2, 4, 96, 16\), expected \(2, 96, 4, 16\) \(batch, token, head, dim\)",
+    ),
+    "flat": (lambda x: x.flatten(2), r"\(2, 96, 64\), expected \(2, 96, 4, 16\)"),
+    "wider": (Tensor.double, "came as float64, expected float32"),
+}
+
+
+@pytest.mark.parametrize("change", SHAPES)
+def test_another_shape_or_dtype_is_said_in_the_function_s_layout(change: str) -> None:
+    given, (changed, says) = tensors(), SHAPES[change]
+    q, k, v, dout = given
+    with pytest.raises(AssertionError, match=rf"\Aout .*{says}"):
+        accuracy.assert_close(lambda q, k, v: changed(attend(q, k, v, False)), q, k, v, dout=dout)
+    q, k, v, dout = (x.transpose(1, 2) for x in given)
+    with pytest.raises(AssertionError, match=r"\Aout has the shape \(2, 96, 4, 16\), expected \(2, 4, 96, 16\)"):
+        accuracy.assert_close(lambda q, *_: q.transpose(1, 2), q, k, v, dout=dout, layout="bhsd")
+    q, k, v, dout = (x.bfloat16() for x in given)
+    with pytest.raises(AssertionError, match=r"\Aout came as float32, expected bfloat16"):
+        accuracy.assert_close(lambda q, k, v: attend(q, k, v, False).float(), q, k, v, dout=dout)
+
+
+def test_a_mask_is_not_offered_where_it_was_said_or_out_is_right() -> None:
+    q, k, v, _ = (x[0] for x in tensors(1, 96, KEYS[-1]))
+    how: dict[str, Any] = {"cu_seqlens_q": BORDERS, "cu_seqlens_k": KEYS, "causal": True, "layout": "thd"}
+    out = varlen(q, k, v, torch.tensor(BORDERS), torch.tensor(KEYS), 66, 76, True)
+    for lse in (None, out[..., 0].T):
+        with pytest.raises(AssertionError, match="lse is wrong" if lse is not None else "out is wrong") as caught:
+            accuracy.assert_close(out + (lse is None), q, k, v, lse=lse, **how)
+        assert "out is that of" not in str(caught.value)
+
+
+def test_none_is_not_given() -> None:
+    q, k, v, _ = tensors()
+    none = dict.fromkeys(
+        ("causal", "window", "documents", "softcap", "sinks", "attn_mask", "rows", "dlse", "cu_seqlens")
+    )
+    assert set(accuracy.assert_close(windowed, q, k, v, **none)) == {"out"}  # type: ignore[arg-type]
+
+
+def test_attention_runs_and_is_judged_in_inference_mode() -> None:
+    with torch.inference_mode():
+        q, k, v, dout = tensors()
+        assert "dq" in accuracy.assert_close(windowed, q, k, v, dout=dout)
+    assert "dq" in accuracy.assert_close(windowed, q, k, v, dout=dout)
+
+
 def test_arrays_of_another_library_are_taken() -> None:
     q, k, v, _ = tensors()
     out = attend(q, k, v, True)
     assert set(accuracy.assert_close(out.numpy(), *(x.numpy() for x in (q, k, v)), causal=True)) == {"out"}
     with pytest.raises(AssertionError, match="out is wrong"):
         accuracy.assert_close(np.roll(out.numpy(), 1, 1), *(x.numpy() for x in (q, k, v)), causal=True)
+    mask = np.tril(np.ones((96, 96), dtype=bool))
+    assert set(accuracy.assert_close(windowed, *(x.numpy() for x in (q, k, v)), attn_mask=mask)) == {"out"}
 
 
 class WithoutFloat64(Tensor):
@@ -163,10 +279,17 @@ def test_a_device_without_float64_is_judged_on_the_processor() -> None:
         ({"cu_seqlens": BORDERS, "cu_seqlens_k": [0, 20, 40, 96], "window": 3}, "window came"),
         ({"mask_mod": prefix, "attn_mask": torch.ones(96, 96)}, "give one of them"),
         ({"layout": "hsd"}, "allowed: bhsd"),
+        ({}, "missing .* 'cu_seqlens_q'"),
+        ({"cu_seqlens": BORDERS, "documents": [30, 66]}, "give one of them"),
+        ({"cu_seqlens": [0.0, 96.0]}, "rise from 0 to the number of tokens, 96"),
+        ({"cu_seqlens": BORDERS, "sinks": 1.0}, "a finite logit of each of 4 heads"),
+        ({"documents": 96}, "lengths whose sum"),
+        ({"cu_seqlens": BORDERS, "actual": torch.zeros(96, 4, 16), "rows": slice(3)}, "rows came as slice"),
+        ({"q": None}, "q is a NoneType"),
     ],
 )
 def test_a_mistake_in_a_call_is_one_line(how: dict[str, Any], says: str) -> None:
     q, k, v, _ = (x if how.get("layout") == "bhsd" else x[0] for x in tensors(1))
     with pytest.raises(accuracy.ConfigError, match=says) as caught:
-        accuracy.assert_close(varlen, q, k, v, **{"layout": "thd"} | how)
+        accuracy.assert_close(**{"actual": varlen, "q": q, "k": k, "v": v, "layout": "thd"} | how)
     assert "\n" not in str(caught.value)

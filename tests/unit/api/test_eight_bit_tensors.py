@@ -76,6 +76,25 @@ def test_a_scale_that_is_used_otherwise_is_found_where_an_atol_of_a_half_passes(
     assert "weights once in float8_e4m3fn" in str(caught.value)
 
 
+@pytest.mark.parametrize("names", ["q", "qk", "v", ""])
+def test_tensors_in_sixteen_bits_may_stand_beside_them(names: str) -> None:
+    """A cache in 8 bits, SageAttention's values in 16; names: of those that have no scale."""
+    given = inputs(0, E4M3, (1, 3))
+    for name in names:
+        scale = given[f"{name}_descale"][:, None, :, None]
+        given[name], given[f"{name}_descale"] = (given[name].float() * scale).bfloat16(), torch.ones(1, 1)
+    told = {name: x for name, x in given.items() if not (name.endswith("descale") and name[0] in names)}
+
+    def mixed(q: Tensor, k: Tensor, v: Tensor, wrong: float = 1.0, out: torch.dtype = torch.bfloat16) -> Tensor:
+        how = {name: x for name, x in given.items() if name.endswith("descale")}
+        return (wrong * attention(q, k, v, **how, causal=False, weights=torch.float32)).to(out)
+
+    accuracy.assert_close(mixed, **told)
+    for dtype in (torch.bfloat16, torch.float32):
+        with pytest.raises(AssertionError, match="out is wrong"):
+            accuracy.assert_close(lambda q, k, v, dtype=dtype: mixed(q, k, v, 1.1, dtype), **told)
+
+
 def test_a_mistake_in_a_scale_is_one_line() -> None:
     given = inputs(0, E4M3, (1, 3))
     for how, says in (
