@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
-
 from accuracy.core.paths import PACKAGE
 
 Process = subprocess.Popen[str]
@@ -52,6 +50,8 @@ def ended(process: Process) -> "subprocess.CompletedProcess[str]":
 
 def marked(mark: str) -> list[int]:
     """Living processes that inherited an environment variable of this value."""
+    import psutil  # which a GPU's machine may lack
+
     each = psutil.process_iter(["environ", "status"])
     found = [x for x in each if mark in (x.info["environ"] or {}).values() and x.info["status"] != psutil.STATUS_ZOMBIE]
     return [x.pid for x in found]
@@ -66,6 +66,8 @@ def wait_until(true: Callable[[], object], seconds: float) -> None:
 
 def listening(pids: list[int]) -> set[tuple[str, int]]:
     """The addresses and ports that these processes accept TCP connections on."""
+    import psutil
+
     found = set()
     for pid in pids:
         with contextlib.suppress(psutil.Error):

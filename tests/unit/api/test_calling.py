@@ -293,3 +293,29 @@ def test_a_mistake_in_a_call_is_one_line(how: dict[str, Any], says: str) -> None
     with pytest.raises(accuracy.ConfigError, match=says) as caught:
         accuracy.assert_close(**{"actual": varlen, "q": q, "k": k, "v": v, "layout": "thd"} | how)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.gpu
+def test_flash_attn_s_own_functions_need_no_wrapper_and_its_lse_has_no_gradient() -> None:
+    flash = pytest.importorskip("flash_attn")
+    q, k, v, dout = (x.to("cuda", torch.bfloat16) for x in tensors(heads_kv=4))
+    accuracy.assert_close(flash.flash_attn_func, q, k, v, dout=dout, causal=True)
+    accuracy.assert_close(flash.flash_attn_kvpacked_func, q, k, v, dout=dout, causal=True)
+    packed = [x[0] for x in (q, k, v)]
+    accuracy.assert_close(flash.flash_attn_varlen_func, *packed, dout=dout[0], causal=True, cu_seqlens=[0, 30, 96])
+    with pytest.raises(AssertionError, match="out is wrong"):
+        accuracy.assert_close(flash.flash_attn_func, q, k, v, causal=True, softmax_scale=0.25, documents=[40, 56])
+
+    def with_lse(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Any:
+        return flash.flash_attn_func(q, k, v, causal=causal, return_attn_probs=True)[:2]
+
+    with pytest.raises(AssertionError, match="the gradient through lse is ignored"):
+        accuracy.assert_close(with_lse, q, k, v, dout=dout, causal=True, dlse=torch.ones(2, 4, 96, device="cuda"))
+
+
+@pytest.mark.gpu
+def test_compiled_flex_attention_is_judged_with_gradients() -> None:
+    q, k, v, dout = (x.transpose(1, 2).to("cuda", torch.bfloat16).contiguous() for x in tensors(2, 128, 128))
+    block_mask = create_block_mask(prefix, 2, None, 128, 128, "cuda")
+    found = accuracy.assert_close(torch.compile(flex_attention), q, k, v, dout=dout, block_mask=block_mask)
+    assert set(found) == {"out", "dq", "dk", "dv"}

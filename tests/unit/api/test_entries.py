@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from torch.nn.attention.flex_attention import create_block_mask
 from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
@@ -57,6 +58,34 @@ def assert_close(device: str, folder: Path) -> None:
         accuracy.assert_close(attention(q, k, v), q, k, v, dout=dout, causal=True, sinks=sink, dsink=none + 1)
     with pytest.raises(AssertionError, match="dv is wrong"):
         accuracy.assert_close(wrong, q, k, v, dout=dout, causal=True)
+
+
+def with_bias(q, k, v, *, bias):
+    """out and lse of scores to which a bias is added."""
+    k, v = (x.float().repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k) * q.shape[-1] ** -0.5 + bias
+    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v).to(q.dtype), scores.logsumexp(-1)
+
+
+def assert_close_of_other_calls(device: str, folder: Path) -> None:
+    """A bias and lse with gradients, packed sequences, flex_attention's mask, tensors in 8 bits."""
+    q, k, v, dout = tensors(device)
+    bias = torch.randn(4, 64, 64, device=device).requires_grad_()
+    found = accuracy.assert_close(
+        with_bias, q, k, v, dout=dout, attn_mask=bias, dlse=torch.ones(1, 4, 64, device=device)
+    )
+    assert set(found) == {"out", "lse", "dq", "dk", "dv", "dbias"}
+    halves = torch.cat([attention(*(x[:, part] for x in (q, k, v))) for part in (slice(40), slice(40, None))], 1)
+    given = (x[0] for x in (halves, q, k, v))
+    accuracy.assert_close(*given, layout="thd", cu_seqlens=[0, 40, 64], causal=True)
+    mask = create_block_mask(lambda b, h, query, key: query >= key, None, None, 64, 64, device)
+    accuracy.assert_close(attention(q, k, v), q, k, v, block_mask=mask)
+    short = [x.to(torch.float8_e4m3fn) for x in (q, k, v)]
+    out = attention(*(2 * x.to(torch.bfloat16) for x in short[:2]), short[2].to(torch.bfloat16))
+    scales = {"q_descale": 2.0, "k_descale": torch.full((1, 2), 2.0, device=device)}
+    accuracy.assert_close(out, *short, causal=True, **scales)
+    with pytest.raises(AssertionError, match="out is wrong"):
+        accuracy.assert_close(out, *short, causal=True, **scales, v_descale=1.1)
 
 
 def assert_merge_close(device: str, folder: Path) -> None:
@@ -184,7 +213,8 @@ def command_tolerance(device: str, folder: Path) -> None:
 
 
 ENTRIES: dict[str, Callable[[str, Path], None]] = {
-    "assert_close": assert_close, "assert_merge_close": assert_merge_close, "bounds": bounds, "measure": measure,
+    "assert_close": assert_close, "assert_close, other calls": assert_close_of_other_calls,
+    "assert_merge_close": assert_merge_close, "bounds": bounds, "measure": measure,
     "diagnose, Diagnosis, ConfigError": diagnose,
     "assert_accurate": assert_accurate, "tolerance": tolerance, "drift, attribute, invariance": paths,
     "capture, judge": capture_and_judge, "compare, load, summary, columns": compare_load_columns,

@@ -10,7 +10,6 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pandas as pd
-import psutil
 import pytest
 import torch
 
@@ -221,7 +220,7 @@ def test_ranks_killed_at_random_moments_leave_every_number_as_it_was(tmp_path: P
         done.set()
         killer.join()
     assert killed
-    assert not [pid for pid in killed if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+    assert {leftovers.stat(pid)[0] for pid in killed} <= {"", "Z"}
     failed = real[real["status"] != table.OK]
     assert len(failed) <= len(killed) / 2  # a case takes two
     assert all(re.fullmatch("rank . was killed by signal 9.*", reason) for reason in failed["reason"])
