@@ -17,7 +17,7 @@ from accuracy.core import fields
 from accuracy.core.errors import ConfigError
 from accuracy.report import series
 from accuracy.report.matrix import furthest_first
-from accuracy.results import table
+from accuracy.results import storage, table
 from accuracy.results.claim import Claim, judge
 from accuracy.results.storage import write_json
 from accuracy.results.table import ALL_RANKS
@@ -107,6 +107,10 @@ def read_folder(folder: Path, results: pd.DataFrame | None = None) -> Run:
     if not folder.is_dir():
         raise NoReport(f"{folder}: no such folder; {advice}")
     try:
+        if storage.is_damaged(folder):
+            raise NoReport(
+                f"{folder}/{storage.SUMS} does not fit its files: one is damaged; restore or publish them again"
+            )
         results = table.read_results(folder) if results is None else results
         positions, steps, hypotheses = (table.read_side(folder, name) for name in ("positions", "steps", "hypotheses"))
     except (OSError, pa.ArrowException) as error:

@@ -246,5 +246,11 @@ def sums_hold(folder: Path, contents: Mapping[str, bytes]) -> bool:
     return (folder / SUMS).read_bytes() in (_sums(contents).encode(), _sums(earlier).encode())
 
 
+def is_damaged(folder: Path) -> bool:
+    """Return whether a published folder's files are not those that its SHA256SUMS names."""
+    signed = (folder / SUMS).exists()
+    return signed and not sums_hold(folder, {name: (folder / name).read_bytes() for name in signed_files(folder)})
+
+
 def _sums(contents: Mapping[str, bytes]) -> str:
     return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in contents.items())
