@@ -52,7 +52,7 @@ WRONG = {  # keys: values that are wrong there, beside those that are right nowh
         "3", "nan", "no_such_word", "../x", "[../x]", "no.such", "{no_such_key:1}",
     ],
 }  # fmt: skip
-REMOVED = "also seed dtype world_size inputs precision reruns name reference.method problem.seqlen kernel.auto"
+REMOVED = "also seed dtype world_size inputs precision name reference.method problem.seqlen kernel.auto"
 BAD = [f"{key}={value}" for keys, values in WRONG.items() for key in keys.split() for value in (*NEVER, *values)
        if not (key in ("output_dir", "reference.folder") and value == "\\")]  # fmt: skip
 MEASURE = st.one_of(
