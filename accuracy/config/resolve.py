@@ -115,7 +115,7 @@ def _grid_with(grid: Any, main: Mapping[str, Any], given: set[str], ranks: int) 
     own |= {key for together in (HEADS, LENGTHS) if own & {*together} for key in together}
     problem = {key: value for key, value in grid["problem"].items() if key not in own}
     if "problem.seqlen" in given:
-        problem |= _rescaled(grid["problem"], main["seqlen"], given)
+        problem |= _rescaled(grid["problem"], main.get("seqlen"), given)
     left["problem"] = problem
     if repeat := left.get("reruns", {}).get("repeat"):
         most = max(1, MOST_PAIRS_AGAIN // _pairs({**main, **problem}))
@@ -141,7 +141,7 @@ def _rescaled(problem: Mapping[str, Any], length: Any, given: set[str]) -> Confi
 
 def _pairs(problem: Mapping[str, Any]) -> int:
     """Return how many products of a query and a key the largest problem of a grid has."""
-    batch, heads, length = (_most(problem[key]) for key in ("batch", "heads", "seqlen"))
+    batch, heads, length = (_most(problem.get(key)) for key in ("batch", "heads", "seqlen"))
     return batch * heads * length**2
 
 
