@@ -215,8 +215,8 @@ def called(
     fn: Callable[..., Any], layout: str, inputs: Mapping[str, Tensor | None], how: Mapping[str, Any],
     dlse: Tensor | None,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Return what a function gives, and the gradients of what it was given, if out and lse have the right shape.
-    inputs: q, k, v, dout in its layout; dlse: (B, H, Sq)."""
+    """Return a function's results and, with dout, its gradients. inputs: q, k, v, dout in its layout; dlse: (B, H,
+    Sq)."""
     given, dout = {name: x for name, x in inputs.items() if x is not None and name != "dout"}, inputs["dout"]
     q, k = (in_bshd(given[name], layout, name) for name in ("q", "k"))
     words = _words(fn, q, k, layout, how)
@@ -227,29 +227,34 @@ def called(
         given["attn_mask"] = how["attn_mask"]
     asked = [name for name, x in given.items() if dout is not None and (name != "attn_mask" or x.requires_grad)]
     few = getattr(known(plain(fn)), "tensors", "qkv")
-    packed = {"kvpacked": 1, "qkvpacked": 0}.get(
-        layout, len(few) - 1 if len(few) < 3 else 3
-    )  # from there on, one tensor
-    if len({given[name].shape for name in "qkv"[packed:]}) > 1:
-        raise ConfigError(f"layout={layout} came with unlike shapes of {', '.join('qkv'[packed:])}; give one shape")
+    stacked_from = {"kvpacked": 1, "qkvpacked": 0}.get(layout, len(few) - 1 if len(few) < 3 else 3)
+    stacked = "qkv"[stacked_from:]
+    if len({given[name].shape for name in stacked}) > 1:
+        raise ConfigError(f"layout={layout} came with unlike shapes of {', '.join(stacked)}; give one shape")
     if dout is not None and not own["attn_mask"] and getattr(how.get("attn_mask"), "requires_grad", False):
         raise ConfigError("attn_mask wants a gradient and the function does not get it; give attn_mask.detach()")
     with torch.inference_mode(False), torch.enable_grad():
         leaves = {name: x.detach().clone().requires_grad_(name in asked) for name, x in given.items()}
         versions = {name: x._version for name, x in leaves.items()}
         words |= {own[name]: leaves[name] for name in own if name in leaves}
-        tensors = [leaves[name] for name in "qkv"]
-        together = [torch.stack(tensors[packed:], -3)] if packed < 3 else []
+        tensors = [leaves[name] for name in "qkv"[:stacked_from]]
+        tensors += [torch.stack([leaves[name] for name in stacked], -3)] if stacked else []
         try:
-            found = results(fn(*tensors[:packed], *together, **words))
+            found = results(fn(*tensors, **words))
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # it was called
                 raise
             raise ConfigError(f"the function was given {', '.join(words) or 'no words'}: {error}") from None
     if written := [name for name, x in leaves.items() if x._version > versions[name]]:
         raise AssertionError(f"the function wrote to its inputs {', '.join(written)}; it must leave them as they are")
-    if dout is None:
-        return found
+    return found if dout is None else _with_gradients(found, [leaves[name] for name in asked], asked, dout, dlse)
+
+
+def _with_gradients(
+    found: dict[str, Tensor], wanted: list[Tensor], names: list[str], dout: Tensor, dlse: Tensor | None
+) -> dict[str, Tensor]:
+    """Return what a function gave, detached, and the gradients of what is wanted, if out and lse have the right
+    shape."""
     if not found["out"].requires_grad:
         raise ConfigError("the function's out has no gradient; leave dout= away, or compare dq=, dk=, dv= of your own")
     losses = {"out": dout}
@@ -260,17 +265,19 @@ def called(
             losses["lse"] = (dlse[0] if found["lse"].dim() == 2 else dlse).to(found["lse"].dtype)
     if any(found[name].shape != x.shape for name, x in losses.items()):
         return found
-    given_back, wanted = [found[name] for name in losses], [leaves[name] for name in asked]
+    given_back = [found[name] for name in losses]
     gradients = torch.autograd.grad(given_back, wanted, [*losses.values()], materialize_grads=True)
-    named = zip((GRADIENTS[name] for name in asked), gradients, strict=True)
-    return {name: x.detach() for name, x in (*found.items(), *named)}
+    return {name: x.detach() for name, x in found.items()} | dict(
+        zip((GRADIENTS[each] for each in names), gradients, strict=True)
+    )
 
 
 def results(result: Any) -> dict[str, Tensor]:
     """Return out and perhaps lse of what a function gives, or the caller. Raises ConfigError."""
     values = (result,) if isinstance(result, Tensor) or hasattr(result, "__dlpack__") else result
     if isinstance(values, Mapping) or not isinstance(values, Sequence) or not 1 <= len(values) <= 2:
-        raise ConfigError(f"{type(result).__name__} is no out; give out, (out, lse), or a function that returns them")
+        what = f"{len(values)} values" if isinstance(values, tuple | list) else f"a {type(result).__name__}"
+        raise ConfigError(f"{what} came; give out, (out, lse), or a function that returns one of these")
     found = {name: as_tensor(x, name) for name, x in zip(("out", "lse"), values, strict=False) if x is not None}
     if "out" not in found:
         raise ConfigError("out is None; give a tensor")

@@ -124,7 +124,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], ...]] = {
     "layout 'hsd' is unknown": ({"layout": "hsd"},),
     "gradients need dout": ({"actual": Q, "dq": torch.zeros(1)},),
     "dq=": ({"actual": Q, "dout": Q},),
-    "NoneType is no out": ({"actual": None},),
+    "a NoneType came": ({"actual": None},),
     "does not fit q": ({"k": torch.zeros(1, 8, 3, 16)},),
     "does not fit k": ({"v": K[:, :4]},),
     "give one dtype of": ({"v": K.int()},),

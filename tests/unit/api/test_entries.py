@@ -213,7 +213,7 @@ def command_tolerance(device: str, folder: Path) -> None:
 
 
 ENTRIES: dict[str, Callable[[str, Path], None]] = {
-    "assert_close": assert_close, "assert_close, other calls": assert_close_of_other_calls,
+    "assert_close": assert_close,
     "assert_merge_close": assert_merge_close, "bounds": bounds, "measure": measure,
     "diagnose, Diagnosis, ConfigError": diagnose,
     "assert_accurate": assert_accurate, "tolerance": tolerance, "drift, attribute, invariance": paths,
@@ -227,7 +227,9 @@ MAINTAINERS = {"publish"}  # of tables: it takes no tensors
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("entry", [*ENTRIES.values(), *COMMANDS.values()], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "entry", [*ENTRIES.values(), assert_close_of_other_calls, *COMMANDS.values()], ids=lambda each: each.__name__
+)
 def test_every_entry_and_command_works_on_every_device(
     entry: Callable[[str, Path], None], device: str, tmp_path: Path, request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
