@@ -4,6 +4,7 @@ accuracy.assert_close(my_attention, q, k, v, dout=dout, causal=True)
 accuracy.assert_close(out, q, k, v, causal=True, lse=lse, dout=dout, dq=q.grad, dk=k.grad, dv=v.grad)
 """
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -145,6 +146,9 @@ def assert_close(
         wrong += [f"{each}={x} was assumed: the function's own default" for each, x in assumed.items()]
         if more := calling.untold(actual, how) if callable(actual) else []:
             wrong.append(f"the function was not told {', '.join(more)}: it has no parameter of that name")
+        of_lse = any(line.startswith("lse") for line in wrong)
+        if of_lse and not _judge("lse", found["lse"] * math.log(2), truth, layout):
+            wrong.append("lse is in base 2: times ln 2 it is right")
         wrong += _of_another(found, tensors, attention, rounding, layout, stored, wrong[0].startswith("out"), how)
         wrong.append(f"limits: {source}; beyond them by chance: {ALARM:g} a tensor")
         if layout == "bshd" and keys < heads:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from accuracy.api.bounds import HOW, Attention, in_four, listed
-from accuracy.core.errors import ConfigError
+from accuracy.core.errors import ConfigError, one_line
 from accuracy.live.functions import known
 from accuracy.runtime.arguments import NAMES, parameters, plain, takes_any_word
 from accuracy.runtime.layout import PACKED, canonical
@@ -61,7 +61,10 @@ def in_layout(values: Sequence[Any], layout: str, name: str) -> tuple[Any, ...]:
 def meant(x: Tensor, scale: Any, name: str, layout: str) -> Tensor:
     """Return what an 8-bit tensor, or one beside it, and its scale mean, in float64. x: (B, S, H, D); scale: a number,
     (B or 1, H or 1), of query heads or of those that share a key, or broadcast to all of x."""
-    factor = torch.as_tensor(1.0 if scale is None else scale, device=x.device).double()
+    try:
+        factor = torch.as_tensor(1.0 if scale is None else scale, device=x.device).double()
+    except (TypeError, ValueError, RuntimeError):
+        raise ConfigError(f"{SCALES[name]} is {scale!r}; give a number or a tensor") from None
     shown, heads = tuple(factor.shape), x.shape[2]
     if factor.dim():
         factor = factor[:, None, :, None] if factor.dim() == 2 else in_bshd(factor, layout, name)
@@ -94,7 +97,11 @@ def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, fn: Any
 
         given, shape = how[masks[0]], (q.shape[0], q.shape[2])
         made, (items, heads) = getattr(given, "mask_mod", given), getattr(given, "shape", shape)[:2]
-        found["attn_mask"] = create_mask(made, items, heads, q.shape[1], k.shape[1], str(q.device))
+        try:
+            found["attn_mask"] = create_mask(made, items, heads, q.shape[1], k.shape[1], str(q.device))
+        except (TypeError, AttributeError, AssertionError) as error:
+            wanted = "a function of item, head, query and key" if masks == ["mask_mod"] else "a BlockMask"
+            raise ConfigError(f"{masks[0]} is not {wanted} ({one_line(error)})") from None
     if plain(fn) is scaled_dot_product_attention and found.get("causal") and q.shape[1] != k.shape[1]:
         if masks:
             raise ConfigError(f"{masks[0]} came with causal=True for other numbers of keys; put both into one mask")

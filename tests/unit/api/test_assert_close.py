@@ -199,3 +199,9 @@ def test_a_rank_compares_its_own_rows_alone(sharding: str) -> None:
     for rows, says in ((range(1, 49), "from 0 to 47"), (torch.ones(48, dtype=torch.bool), "bool"), ([], "positions")):
         with pytest.raises(accuracy.ConfigError, match=says):
             accuracy.assert_close(out.detach(), q, k, v, causal=True, rows=rows)
+
+
+def test_an_lse_in_base_2_is_named() -> None:
+    x, found = returned("bfloat16")
+    with pytest.raises(AssertionError, match="lse is in base 2"):
+        accuracy.assert_close((found["out"], found["lse"] / math.log(2)), x.q, x.k, x.v, causal=True)
