@@ -111,23 +111,28 @@ def assert_close(
     assumed = {each: x for each, x in calling.defaults(actual).items() if each not in how}
     how = {**how, **assumed}
     check_tensors(*tensors)
-    attention = Attention(pieces=pieces, **calling.described(how, tensors[0], tensors[1], layout, actual))
+    borders = calling.borders_of(how, tensors[0].shape[1], tensors[1].shape[1], layout)
+    described = calling.described(how, tensors[0], tensors[1], layout, borders, actual)
+    attention = Attention(pieces=pieces, **described)
     if dbias is not None and attention.rows is not None:
         raise ConfigError("dbias is of all rows, not of one rank's; leave rows= or dbias= away")
     if callable(actual) and attention.rows is not None:
         raise ConfigError("rows are of what one rank returned; call the function on its ranks, and give that")
     attention.check(*tensors[:2])
-    found = calling.called(actual, layout, inputs, how, attention.dlse) if callable(actual) else calling.results(actual)
+    if callable(actual):
+        found = calling.called(actual, layout, inputs, how, borders, attention.dlse)
+    else:
+        found = calling.results(actual)
     found |= named
     if callable(actual) and attention.dlse is not None:  # what autograd could give it
         attention = replace(attention, dlse=attention.dlse.to(found["lse"].dtype))
     tensors, found, attention = calling.with_float64(tensors, found, attention)
     stored: dict[str, Any] = {f"stored_{name}": word_of(found[name].dtype) for name in OWN_SHAPE if name in found}
     result = found["out"] if short else tensors[0]
-    rounding = policy_of(policy, word_of(result.dtype), pieces, stored.get("stored_lse"))
+    rounding = policy_of(policy, word_of(result.dtype), pieces, stored.pop("stored_lse", None))
     if short:
         rounding = eight_bits(rounding, str(v.dtype).removeprefix("torch."))
-    truth = exact(*tensors, attention=attention, policy=rounding, **stored)  # type: ignore[misc]
+    truth = exact(*tensors, attention=attention, rounding=rounding, **stored)  # type: ignore[misc]
     wrong = [line for name, x in found.items() for line in _judge(name, x, truth, layout)]
     source = SOURCE[policy].format(dtype=truth.policy.dtype)
     if short and rounding.weights != rounding.dtype:
@@ -203,13 +208,13 @@ def _described(
 
 
 def _of_another(
-    found: Mapping[str, Tensor], tensors: list[Any], attention: Attention, policy: Policy, layout: str,
+    found: Mapping[str, Tensor], tensors: list[Any], attention: Attention, rounding: Policy, layout: str,
     stored: Mapping[str, Any], is_wrong: bool, how: Mapping[str, Any],
 ) -> list[str]:  # fmt: skip
     """Return which other mask or scale out is right for, in a line, if it is for one; or that all gradients are those
     of out alone. is_wrong: whether out is."""
     if attention.dlse is not None:
-        truth = exact(*tensors, attention=replace(attention, dlse=None), policy=policy, **stored)  # type: ignore[misc]
+        truth = exact(*tensors, attention=replace(attention, dlse=None), rounding=rounding, **stored)  # type: ignore[misc]
         if not [line for name, x in found.items() for line in _judge(name, x, truth, layout)]:
             return ["all of it is right without dlse: the gradient through lse is ignored"]
     own, causal, others = tensors[0].shape[-1] ** -0.5, attention.causal, {}
@@ -220,7 +225,7 @@ def _of_another(
     others["softmax_scale=1"] = replace(attention, softmax_scale=1.0)
     for word, other in others.items() if is_wrong else ():
         try:
-            truth = exact(*tensors, attention=other, policy=policy, **stored)  # type: ignore[misc]
+            truth = exact(*tensors, attention=other, rounding=rounding, **stored)  # type: ignore[misc]
         except ConfigError:  # a row that sees no key
             continue
         if not _judge("out", found["out"], truth, layout):

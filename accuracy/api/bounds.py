@@ -132,18 +132,18 @@ def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: A
     policy, attention = how.pop("policy", "loosest"), Attention(**how)
     check_tensors(q, k, v, dout)
     attention.check(q, k)
-    found = exact(q, k, v, dout, attention, policy).bounds
+    word = str(q.dtype).removeprefix("torch.")
+    rounding = policy if isinstance(policy, Policy) else policy_of(policy, word, attention.pieces)
+    found = exact(q, k, v, dout, attention, rounding).bounds
     return found if dout is not None else {name: found[name] for name in ("out", "lse")}
 
 
 def exact(
-    q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None, attention: Attention, policy: str | Policy,
-    stored_lse: str | None = None, stored_dsink: str | None = None, stored_dbias: str | None = None,
+    q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None, attention: Attention, rounding: Policy,
+    stored_dsink: str | None = None, stored_dbias: str | None = None,
 ) -> Exact:  # fmt: skip
     """Return the reference and the bounds for checked arguments. dout None: gradients are those of no dout, zero;
     stored_dsink, stored_dbias: the dtype of dsink, of attn_mask's gradient; None: it is not asked about."""
-    word = str(q.dtype).removeprefix("torch.")
-    rounding = policy if isinstance(policy, Policy) else policy_of(policy, word, attention.pieces, stored_lse)
     if attention.dlse is not None or stored_dbias is not None:
         rounding = replace(rounding, reads="anything")
     scale = attention.softmax_scale
@@ -219,7 +219,7 @@ def _is_whole(value: object, least: int) -> bool:
     return isinstance(value, int) and type(value) is not bool and value >= least
 
 
-def policy_of(policy: str, dtype: str, pieces: int, stored_lse: str | None) -> Policy:
+def policy_of(policy: str, dtype: str, pieces: int, stored_lse: str | None = None) -> Policy:
     """Return the policy of a name, for results of a dtype. Raises ConfigError."""
     if policy not in POLICIES:
         raise unknown("policy", policy, POLICIES)

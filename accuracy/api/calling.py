@@ -24,7 +24,8 @@ SCALES = {"q": "q_descale", "k": "k_descale", "v": "v_descale"}
 CALLED = (*HOW, *BORDERS, "block_mask", "mask_mod", *SCALES.values())
 """Keywords that say which attention it is, where a function is called."""
 ORDERS = {"bhsd": (0, 2, 1, 3), "sbhd": (1, 0, 2, 3)}
-"""Where each of (B, S, H, D) stands in another layout."""
+"""By layout, which of batch 0, token 1, head 2 and dim 3 each of its dimensions is."""
+Borders = tuple[list[int], list[int]]
 OF_KEYS = {"cu_seqlens": ("cu_seqlens_k", "cu_seqlens_kv"), "max_seqlen": ("max_seqlen_k", "max_seqlen_kv")}
 GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "sinks": "dsink", "attn_mask": "dbias"}
 
@@ -79,13 +80,13 @@ def meant(x: Tensor, scale: Any, name: str, layout: str) -> Tensor:
 
 def layout_of(fn: Any) -> str:
     """Return the layout of a function that is known by its name, else bshd."""
-    found = known(plain(fn))
+    found = known(fn)
     return "bshd" if found is None else found.called_in
 
 
-def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, fn: Any) -> dict[str, Any]:
-    """Return the keywords of `Attention` for the field's words. q: (B, Sq, H, D); k: (B, S, Hk, D); fn: what is called:
-    torch's own function aligns a causal mask at the first query."""
+def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, borders: Borders, fn: Any) -> dict[str, Any]:
+    """Return the keywords of `Attention` for the field's words. q: (B, Sq, H, D); k: (B, S, Hk, D); borders: as
+    `borders_of` returns them; fn: what is called: torch's own function aligns a causal mask at the first query."""
     found = {word: value for word, value in how.items() if word in HOW}
     if "dlse" in found:
         found["dlse"] = in_bshd(as_tensor(found["dlse"], "dlse"), layout, "dlse")
@@ -106,7 +107,7 @@ def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, fn: Any
         if masks:
             raise ConfigError(f"{masks[0]} came with causal=True for other numbers of keys; put both into one mask")
         found |= {"causal": False, "attn_mask": q.new_ones(q.shape[1], k.shape[1], dtype=torch.bool).tril()}
-    of_queries, of_keys = _borders(how, q.shape[1], k.shape[1], layout)
+    of_queries, of_keys = borders
     if of_queries and "documents" in how:
         raise ConfigError("documents came with cu_seqlens; give one of them")
     if of_queries == of_keys and of_queries:
@@ -118,8 +119,8 @@ def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, fn: Any
     return found
 
 
-def _borders(how: Mapping[str, Any], queries: int, keys: int, layout: str) -> tuple[list[int], list[int]]:
-    """Return where packed sequences begin and end; nothing where none are. Raises ConfigError."""
+def borders_of(how: Mapping[str, Any], queries: int, keys: int, layout: str) -> Borders:
+    """Return where packed sequences begin and end; two empty lists where nothing is packed. Raises ConfigError."""
     named = [word for word in BORDERS if word in how]
     if named and layout not in PACKED:
         raise ConfigError(f"{named[0]} came with layout={layout}; give (tokens, heads, dim) and layout='thd'")
@@ -182,9 +183,9 @@ def defaults(fn: Any) -> dict[str, Any]:
     return {word: value for word, value in found.items() if type(value) is kinds[word]}
 
 
-def _words(fn: Callable[..., Any], q: Tensor, k: Tensor, layout: str, how: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of `how` the function has a parameter for, by its own names; defaults only where it has none. q, k:
-    canonical."""
+def _words(fn: Callable[..., Any], q: Tensor, k: Tensor, how: Mapping[str, Any], borders: Borders) -> dict[str, Any]:
+    """Return what of `how` the function has a parameter for, by its own names; our defaults only for parameters that
+    have none. q: (B, Sq, H, D); k: (B, S, Hk, D)."""
     known = parameters(fn) or {}
     told = {word: value for word, value in how.items() if word not in ("dlse", *BORDERS)}
     if q.shape[2] != k.shape[2] and {*NAMES["grouped"]} & {*known}:
@@ -194,7 +195,7 @@ def _words(fn: Callable[..., Any], q: Tensor, k: Tensor, layout: str, how: Mappi
 
         sizes = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
         told["block_mask"] = create_block_mask(told.pop("mask_mod"), *sizes, str(q.device))
-    of_queries, of_keys = _borders(how, q.shape[1], k.shape[1], layout)
+    of_queries, of_keys = borders
     if of_queries:
         told |= _packed(of_queries, q.device)
     if "window" in told and isinstance(getattr(known.get("window_size"), "default", None), tuple):
@@ -220,20 +221,20 @@ def _packed(borders: Sequence[int], device: torch.device) -> dict[str, Any]:
 
 def called(
     fn: Callable[..., Any], layout: str, inputs: Mapping[str, Tensor | None], how: Mapping[str, Any],
-    dlse: Tensor | None,
+    borders: Borders, dlse: Tensor | None,
 ) -> dict[str, Tensor]:  # fmt: skip
     """Return a function's results and, with dout, its gradients. inputs: q, k, v, dout in its layout; dlse: (B, H,
     Sq)."""
     given, dout = {name: x for name, x in inputs.items() if x is not None and name != "dout"}, inputs["dout"]
     q, k = (in_bshd(given[name], layout, name) for name in ("q", "k"))
-    words = _words(fn, q, k, layout, how)
+    words = _words(fn, q, k, how, borders)
     own = {word: next((name for name in NAMES[word] if name in words), "") for word in ("sinks", "attn_mask")}
     if own["sinks"] and is_bias(words[own["sinks"]]):
         given["sinks"] = words[own["sinks"]]
     if own["attn_mask"] and isinstance(how["attn_mask"], Tensor):
         given["attn_mask"] = how["attn_mask"]
     asked = [name for name, x in given.items() if dout is not None and (name != "attn_mask" or x.requires_grad)]
-    few = getattr(known(plain(fn)), "tensors", "qkv")
+    few = getattr(known(fn), "tensors", "qkv")
     stacked_from = {"kvpacked": 1, "qkvpacked": 0}.get(layout, len(few) - 1 if len(few) < 3 else 3)
     stacked = "qkv"[stacked_from:]
     if len({given[name].shape for name in stacked}) > 1:

@@ -11,6 +11,7 @@ from accuracy.config.compose import compose, nodes
 from accuracy.config.resolve import keys_of, replayed, resolved
 from accuracy.core import plugins
 from accuracy.core.errors import ConfigError
+from accuracy.live.functions import known
 
 Function = Callable[..., Any]
 Subjects = str | Function | Iterable[str | Function] | Mapping[str, Function]  # a mapping gives the functions' names
@@ -59,8 +60,9 @@ def request(
     """
     arguments = {name: plain(value) for name, value in arguments.items() if value is not None}
     names, subject_functions = named(subjects)
-    if any(getattr(fn, "__name__", "") == "flex_attention" for fn in subject_functions.values()):
-        arguments.setdefault("mask", "full")  # it has no other one without a BlockMask
+    for fn in subject_functions.values():
+        if (found := known(fn)) and found.mask:
+            arguments.setdefault("mask", found.mask)
     of_problem = {name: f"problem.{name}" for name in arguments if name not in SETTINGS}
     chosen = {f"variant.{name}" if name in OF_FUNCTIONS else of_problem.get(name, name) for name in arguments}
     settings = {name: arguments.pop(name) for name in SETTINGS if name in arguments}
@@ -83,8 +85,6 @@ def request(
 
 def _known(fn: Function, node: Mapping[str, Any]) -> dict[str, str]:
     """Return the layout and the sharding of a function that is known by its name, where the caller gave none."""
-    from accuracy.live.functions import known
-
     found = known(fn)
     if found is None:
         return {}

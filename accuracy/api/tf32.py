@@ -53,7 +53,7 @@ def in_tf32(
     for way in WAYS:
         own = rounded(q, way), rounded(k, way), rounded(v, way), None if dout is None else rounded(dout, way)
         inside = policy.cast(truth.policy, "tf32")
-        found = exact(*own, attention=attention, policy=inside, **stored)
+        found = exact(*own, attention=attention, rounding=inside, **stored)
         known = found.reference.out - truth.reference.out
         size, most = float(error.norm()), MOST * float(known.norm())
         if most >= size and float((error * known).sum()) > ALIKE * size * most / MOST:

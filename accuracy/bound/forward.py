@@ -194,17 +194,23 @@ def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
         out += (out + rows.out.abs()) * (of_lse + unit(policy.lse) * rows.lse.abs()).expm1()
     out += 6 * policy.merges * unit(policy.partial) * rows.v.abs().amax(0) + roundings * underflow(policy.partial)
     out += half_spacing(rows.out.abs() + out, policy.dtype) + flushed(rows.out, policy.dtype)
-    apart, depth = _below_peak(p)
-    coarse = unit(policy.stored_lse) * (policy.stored_lse != policy.sums)  # then all of logsumexp may be
-    more = (p * plain * (coarse * apart).expm1()).sum(1, keepdim=True) * (1 + short) ** policy.weight_roundings
-    lse = -(left - more).clamp_(min=0.0).log() + of_lse + coarse * depth
+    depths = None
+    if policy.stored_lse == policy.sums:
+        lse = -left.log() + of_lse
+    else:  # every step of logsumexp may be stored so
+        coarse, depths = unit(policy.stored_lse), _below_peak(p)
+        more = (p * plain * (coarse * depths[0]).expm1()).sum(1, keepdim=True) * (1 + short) ** policy.weight_roundings
+        lse = -(left - more).clamp_(min=0.0).log() + of_lse + coarse * depths[1]
     lse = lse + 2 * policy.merges * unit(policy.lse) * level
     lse = lse + half_spacing(rows.lse.abs() + lse, policy.stored_lse)
-    return Forward(out, lse, *_variances(rows, found, policy, roundings))
+    return Forward(out, lse, *_variances(rows, found, policy, roundings, depths))
 
 
-def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> tuple[Tensor, ...]:
-    """Variances of out, lse, out alone, lse without its scores, and of what all of a row of out shares."""
+def _variances(
+    rows: Rows, found: Scores, policy: Policy, roundings: Tensor, depths: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, ...]:
+    """Variances of out, lse, out alone, lse without its scores, and of what all of a row of out shares. depths: as
+    `_below_peak` returns them, where every step of logsumexp may be stored in the format of lse."""
     u, short = policy.u, policy.weight_roundings * unit(policy.weights) ** 2 / 3
     square, v_square = found.p.square(), rows.v.square()
     each = u**2 / 12 * (policy.spread(found.terms) + found.rescales) + unit(policy.partial) ** 2 / 6 * roundings
@@ -237,8 +243,8 @@ def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> 
     else:
         lse += sum(half_spacing(x, policy.sums).square() for x in (rows.lse, link.peak)) * 2 / 3
     lse += policy.merges * unit(policy.lse) ** 2 / 3 * found.level.square()
-    if policy.stored_lse != policy.sums:
-        apart, depth = _below_peak(found.p)
+    if depths is not None:
+        apart, depth = depths
         lse += unit(policy.stored_lse) ** 2 / 3 * ((square * apart.square()).sum(1, keepdim=True) + depth.square())
     if link is None or policy.stored_lse != policy.sums:
         lse += half_spacing(rows.lse, policy.stored_lse).square() / 3
@@ -246,7 +252,7 @@ def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> 
 
 
 def _below_peak(p: Tensor) -> tuple[Tensor, Tensor]:
-    """How far scores are below the largest of their row (R, C), and how far that is below lse (R, 1)."""
+    """Return how far scores are below the largest of their row (R, C), and how far that is below lse (R, 1)."""
     exponent = p.clamp(min=1e-300).log()
     peak = exponent.amax(1, keepdim=True)
     return (peak - exponent) * (p > 0), peak.abs()

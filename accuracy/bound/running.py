@@ -25,7 +25,7 @@ BLOCK_ELEMENTS = 2**21
 HIDDEN = -1e30
 """What a mask adds to the score of a key that nobody is to see; the least number of bfloat16 is -3e38."""
 SMALLEST = 2.0**-1022
-"""Of a variance: below, a square that float64 cannot hold."""
+"""Added to every variance: float64 holds no square of a smaller error."""
 OWN_ERROR = 1 + 1e-9
 """Factor for the errors of the pass itself: a few thousand float64 operations of one sign."""
 

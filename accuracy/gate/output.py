@@ -98,7 +98,7 @@ def labels(decision: Decision) -> list[str]:
 
 
 def many(decision: Decision) -> Counter[str]:
-    """How many items have each label."""
+    """Count the items of each label."""
     return Counter(item.label for item in decision.items)
 
 

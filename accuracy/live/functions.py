@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accuracy.runtime.arguments import plain
+
 Arguments = Mapping[str, Any]
 Settings = tuple[dict[str, Any], Tensor | None]
 """Fields of `Facts`, and a mask (B or 1, H or 1, Sq, S): seen, or added to scores."""
@@ -22,7 +24,8 @@ QKV = ("q", "k", "v")
 class Function:
     """path: `package.module:function`; tensors: its parameters that hold q, k and v, one name for packed ones;
     layout: of q, k and v, and of out; sharding: of the ranks in its argument `group`, "" where a call has whole
-    sequences; by_document: each rank has a part of each document; parameters: of a function without a signature."""
+    sequences; by_document: each rank has a part of each document; parameters: of a function without a signature;
+    mask: that of a call without a mask's word, "" where a function has a word for it."""
 
     path: str
     tensors: tuple[str, ...] = QKV
@@ -33,6 +36,7 @@ class Function:
     group: str = "group"
     by_document: bool = False
     parameters: tuple[str, ...] = ()
+    mask: str = ""
 
     @property
     def called_in(self) -> str:
@@ -145,7 +149,7 @@ SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale",
 _TE = "transformer_engine.pytorch.attention.dot_product_attention.context_parallel"
 KNOWN = (
     Function("torch.nn.functional:scaled_dot_product_attention", SDPA[:3], "bhsd", settings=sdpa, parameters=SDPA),
-    Function("torch.nn.attention.flex_attention:flex_attention", SDPA[:3], "bhsd", settings=flex),
+    Function("torch.nn.attention.flex_attention:flex_attention", SDPA[:3], "bhsd", settings=flex, mask="full"),
     Function("transformers.integrations.flex_attention:compile_friendly_flex_attention", SDPA[:3], "bhsd",
              settings=flex),
     *_packed("flash_attn:flash_attn{}_func", settings=flash),
@@ -170,7 +174,9 @@ REGISTERED = Function("transformers", ("query", "key", "value"), "bhsd", "bshd",
 
 
 def known(fn: Any) -> Function | None:
-    """Return what is known of a function of torch or of a package, by where it is found; None of any other."""
+    """Return what is known of a function of torch or of a package, also inside functools.partial and torch.compile, by
+    where it is found; None of any other."""
+    fn = plain(fn)
     for each in KNOWN:
         module, _, name = each.path.partition(":")
         if getattr(sys.modules.get(module), name, None) is fn:

@@ -89,7 +89,7 @@ def answer(made: Material, drift: Drift | None = None) -> Answer:
 
 
 def _cases(run: Run) -> dict[str, int]:
-    """How many cases there are of each kind, measured ones first."""
+    """Count the cases that were measured, failed, were unsupported or have no row yet, in this order."""
     status = run.cases["status"].value_counts()
     found = {name: int(status.get(name, 0)) for name in (OK, FAILED, UNSUPPORTED)}
     return {**found, "not yet": run.missing_cases}

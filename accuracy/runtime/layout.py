@@ -101,7 +101,7 @@ def returned(result: Any, layout: str, q: Tensor, width: int) -> tuple[Tensor, T
 
 
 def _shapes(layout: str, of_out: tuple[int, int, int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of out and of lse as the function sees them. of_out: (B, S/W, H, width)."""
+    """Return the shapes in which a function returns out and lse. of_out: (B, S/W, H, width), out in our layout."""
     batch, length, heads, dim = of_out
     if layout in PACKED:
         return (batch * length, heads, dim), (heads, batch * length)

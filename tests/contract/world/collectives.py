@@ -268,7 +268,8 @@ def live(rank: int, size: int, device: str, faults: Mapping[str, Sequence[str]],
 
 
 def found_by_ranks(size: int, device: str, faults: Mapping[str, Sequence[str]]) -> dict[str, list[set[str]]]:
-    """What each of so many ranks found wrong with each fault, in these dtypes."""
+    """Start so many ranks, let each try every operation with each fault planted, and return by fault and rank what it
+    found wrong. faults: the dtypes in which each is tried."""
     context = get_context("forkserver" if device == "cpu" else "spawn")
     context.set_forkserver_preload(["torch", "accuracy.world.shared_gpu"])
     with tempfile.TemporaryDirectory() as folder:
