@@ -1,4 +1,4 @@
-"""How far apart are the two paths of a run's pairs? A table of all pairs, a chart, and the two numbers that lead."""
+"""How far apart are the two paths of a run's pairs? A table of the furthest pairs, a chart, and two tiles."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
