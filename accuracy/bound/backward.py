@@ -22,7 +22,12 @@ class Sums:
     squares: Tensor
     together: Tensor
 
-    def add(self, place: tuple[int | slice, ...], more: "Sums") -> None:
+    @classmethod
+    def like(cls, result: Tensor) -> "Sums":
+        """Return sums of nothing yet."""
+        return cls(*(torch.zeros_like(result) for _ in range(5)))
+
+    def add(self, place: slice, more: "Sums") -> None:
         """Add to a part, in place."""
         for mine, other in zip(vars(self).values(), vars(more).values(), strict=True):
             mine[place] += other

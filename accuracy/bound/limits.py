@@ -62,14 +62,16 @@ def limits(bound: Bound, reference: Tensor, dtype: str, by_row: bool = True, lea
     """Return the limits of a tensor stored in `dtype`. by_row: whether its last dimension is a row (lse has none);
     least_drift: by which its gain may be shifted in any case."""
     variance, count = bound.variance, reference.numel()
-    norm = float(reference.square().sum())
+    norm = float(reference.norm()) ** 2
     width = reference.shape[-1] if by_row else 1
     # Of one sign, it does not average out: it is added to what varies around it.
-    shift = torch.as_tensor(bound.shift, dtype=variance.dtype, device=variance.device).expand_as(variance)
+    shift = torch.as_tensor(bound.shift, dtype=variance.dtype, device=variance.device)
     varies = variance.mean(-1).sqrt() * reach(independent(width), count / width)
-    row = varies + shift.square().mean(-1).sqrt() if by_row else variance.sqrt() * math.inf
-    total = math.sqrt(float(variance.sum())) * reach(count / width / DEPENDENT, 1) + float(shift.norm())
-    certain = float(bound.certain.square().sum())
+    aside = shift.square().mean(-1).sqrt() if shift.dim() else shift.abs()
+    row = varies + aside if by_row else variance.sqrt() * math.inf
+    total = math.sqrt(float(variance.sum())) * reach(count / width / DEPENDENT, 1)
+    total += float(shift.expand_as(variance).norm())
+    certain = float(bound.certain.norm()) ** 2
     relative = math.sqrt(min(total**2, certain) / norm) if norm else math.inf
     form = FORMATS[dtype]
     least = max(DRIFT[form.bytes] * form.unit_roundoff, least_drift)
@@ -102,8 +104,7 @@ def reach(independent: float, events: float) -> float:
 
 def beyond(x: Tensor, reference: Tensor, allowed: Limits) -> list[Beyond]:
     """List the ways in which x, float64 and of the reference's shape, is out of its limits."""
-    error = (x - reference).nan_to_num(nan=torch.inf).abs()
-    error = error.masked_fill(x == reference, 0.0)
+    error = (x - reference).nan_to_num_(nan=torch.inf).abs_().masked_fill_(x == reference, 0.0)
     if not error.isfinite().all():
         return [_worst("is not finite", error, torch.ones_like(error))]
     norm = float(reference.norm())
@@ -120,6 +121,6 @@ def beyond(x: Tensor, reference: Tensor, allowed: Limits) -> list[Beyond]:
 
 
 def _worst(what: str, error: Tensor, limit: Tensor) -> Beyond:
-    times = (error / limit).masked_fill(error == 0, 0.0)
+    times = (error / limit).masked_fill_(error == 0, 0.0)
     place = tuple(int(each) for each in np.unravel_index(int(times.argmax()), tuple(error.shape)))
     return Beyond(what, float(error[place]), float(limit[place]), place)

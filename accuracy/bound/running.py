@@ -4,6 +4,7 @@ In: inputs, the float64 reference and a `Policy`. Out: `Bound`s in the tensors' 
 reference: memory linear in the sequence length. The derivation, its assumptions and its sources are in README.md.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +21,10 @@ from accuracy.core.dtype import REFERENCE_ERROR
 from accuracy.core.errors import ConfigError
 from accuracy.reference.float64 import Reference, add_to_bias, seen_keys
 
-BLOCK_ELEMENTS = 2**21
-"""Scores held at once; about 25 such float64 matrices live at a time (400 MiB)."""
+BLOCK_ELEMENTS, BLOCK_ROWS = 2**21, 256
+"""Scores held at once, and their rows, on a CPU; about 25 such float64 matrices live at a time (400 MiB)."""
+ON_A_GPU = 2
+"""Times that on a GPU, which would wait for the launches of smaller ones."""
 HIDDEN = -1e30
 """What a mask adds to the score of a key that nobody is to see; the least number of bfloat16 is -3e38."""
 SMALLEST = 2.0**-1022
@@ -46,7 +49,7 @@ class Bound:
         """
         if not isinstance(p, (int, float)) or not 0 < p < 1:
             raise ConfigError(f"p={p!r}; allowed: a chance between 0 and 1")
-        return (math.sqrt(2 * math.log(2 / p)) * self.variance.sqrt() + self.shift).minimum(self.certain)
+        return self.variance.sqrt().mul_(math.sqrt(2 * math.log(2 / p))).add_(self.shift).minimum(self.certain)
 
 
 def bounds(
@@ -60,15 +63,15 @@ def bounds(
     `accuracy.reference.float64.attention`, whose result `reference` is; stored_dbias: the dtype of dbias."""
     seen = seen_keys(q.shape[1], k.shape[1], causal, top_left, window, documents)
     share = q.shape[2] // k.shape[2]
-    zeros = {name: torch.zeros_like(getattr(reference, name)) for name in ("out", "lse", "dq")}
+    zeros = {name: torch.zeros_like(getattr(reference, name)) for name in ("out", "lse", "dq", "dk", "dv")}
     found = {name: Bound(like.clone(), like) for name, like in zeros.items()}
-    summed = ("dk", "dv", "dbias") if reference.dbias.numel() else ("dk", "dv")
-    sums = {name: Sums(*(torch.zeros_like(getattr(reference, name)) for _ in range(5))) for name in summed}
-    shifts = {name: torch.zeros_like(getattr(reference, name)) for name in found | sums} if policy.shifts else {}
-    terms_of_key = torch.zeros(k.shape[1], 1, dtype=torch.float64, device=q.device)
-    for item in range(q.shape[0]):
-        for head in range(q.shape[2]):
-            kv = head // share
+    of_bias_sums = Sums.like(reference.dbias) if reference.dbias.numel() else None
+    shifts = {name: torch.zeros_like(like) for name, like in zeros.items()} if policy.shifts else {}
+    terms_of_key = _rows_of_key(seen, k.shape[1]).to(q.device)
+    for item, kv in itertools.product(range(q.shape[0]), range(k.shape[2])):
+        place = item, slice(None), kv
+        sums = {name: Sums.like(getattr(reference, name)[place]) for name in ("dk", "dv")}
+        for head in range(kv * share, (kv + 1) * share):
             ties = _ties(dout[item, :, head], v[item, :, kv], policy)
             for rows, keys, visible in _blocks(seen, q.device):
                 lse = reference.lse[item, head, rows, None].nan_to_num(neginf=0.0)
@@ -77,7 +80,7 @@ def bounds(
                     q=q[item, rows, head].double(), k=k[item, keys, kv].double(), v=v[item, keys, kv].double(),
                     dout=dout[item, rows, head].double(), out=reference.out[item, rows, head],
                     delta=reference.delta[item, head, rows, None], dq=reference.dq[item, rows, head], scale=scale,
-                    softcap=softcap, sink=sinks[head] if sinks else None, ties=ties, of_bias="dbias" in sums,
+                    softcap=softcap, sink=sinks[head] if sinks else None, ties=ties, of_bias=of_bias_sums is not None,
                     dlse=None if dlse is None else dlse[item, head, rows, None].double(), **shown,
                 )  # fmt: skip
                 scored = scores(part, policy)
@@ -93,32 +96,30 @@ def bounds(
                 _fill(found["out"], here, done.out, done.out_variance)
                 _fill(found["lse"], (item, head, rows), done.lse[:, 0], done.lse_variance[:, 0])
                 _fill(found["dq"], here, *finished(dq, part.dq, scored.terms, 1, policy))
-                sums["dk"].add(there, dk)
-                sums["dv"].add(there, dv)
-                if dbias is not None:
+                sums["dk"].add(keys, dk)
+                sums["dv"].add(keys, dv)
+                if dbias is not None and of_bias_sums is not None:
                     own = item % of_bias[0], head % of_bias[1]
-                    for mine, terms in zip(vars(sums["dbias"]).values(), vars(dbias).values(), strict=True):
+                    for mine, terms in zip(vars(of_bias_sums).values(), vars(dbias).values(), strict=True):
                         add_to_bias(mine[own], rows, keys, terms)
-                if item == head == 0:
-                    terms_of_key[keys] += visible.sum(0)[:, None]
-    terms = terms_of_key[None, :, None]
-    for name in ("dk", "dv"):
-        found[name] = Bound(*finished(sums[name], getattr(reference, name), terms, share, policy))
-        if shifts:
-            shifts[name] += policy.lost(getattr(reference, name), sums[name].size, terms * share)
-    if "dbias" in sums:
+        for name, terms in sums.items():
+            exact = getattr(reference, name)[place]
+            _fill(found[name], place, *finished(terms, exact, terms_of_key, share, policy))
+            if shifts:
+                shifts[name][place] += policy.lost(exact, terms.size, terms_of_key * share)
+    if of_bias_sums is not None:
         every = reference.lse.numel() * k.shape[1]
-        terms = torch.full_like(reference.dbias[:1, :1, :1, :1], every / reference.dbias.numel())
+        count = torch.full_like(reference.dbias[:1, :1, :1, :1], every / reference.dbias.numel())
         if of_bias[2] > 1:  # no rows are summed
-            sums["dbias"].together.zero_()
+            of_bias_sums.together.zero_()
         stored = replace(policy, dtype=stored_dbias)
-        found["dbias"] = Bound(*finished(sums["dbias"], reference.dbias, terms, 1, stored))
+        found["dbias"] = Bound(*finished(of_bias_sums, reference.dbias, count, 1, stored))
     for name, bound in found.items():  # the reference and this pass are computed in float64: what they err by is added
         exact = getattr(reference, name)
-        size = REFERENCE_ERROR * (exact.abs() + exact.square().mean().sqrt())
-        certain = (bound.certain * OWN_ERROR + size).nan_to_num_(nan=torch.inf)
-        shift = shifts[name].abs() if shifts else 0.0
-        found[name] = Bound(certain, bound.variance * OWN_ERROR + SMALLEST, shift)
+        root = exact.norm() / math.sqrt(exact.numel())
+        bound.certain.mul_(OWN_ERROR).add_(exact.abs().add_(root).mul_(REFERENCE_ERROR)).nan_to_num_(nan=torch.inf)
+        bound.variance.mul_(OWN_ERROR).add_(SMALLEST)
+        found[name] = replace(bound, shift=shifts[name].abs_() if name in shifts else 0.0)
     return found
 
 
@@ -156,13 +157,20 @@ def _fill(bound: Bound, place: tuple[int | slice, ...], certain: Tensor, varianc
     bound.variance[place] = variance
 
 
+def _rows_of_key(seen: Tensor, keys: int) -> Tensor:
+    """How many rows see each key: float64 (S, 1)."""
+    begins, ends = (torch.bincount(seen[:, side], minlength=keys + 1) for side in (0, 1))
+    return (begins - ends).cumsum(0)[:keys, None].double()
+
+
 def _blocks(seen: Tensor, device: torch.device) -> Iterator[tuple[slice, slice, Tensor]]:
     """Rows, the keys from the first that one of them sees to the last, and which each sees: (R, C), 1 or 0."""
-    most = int((seen[:, 1] - seen[:, 0]).max())
-    rows = max(1, min(256, BLOCK_ELEMENTS // most))
+    most, times = int((seen[:, 1] - seen[:, 0]).max()), ON_A_GPU if device.type == "cuda" else 1
+    rows = max(1, min(times * BLOCK_ROWS, times * BLOCK_ELEMENTS // most))
+    here = seen.to(device)  # once: where each block asks the GPU for its borders, no launch runs ahead
     for first in range(0, len(seen), rows):
-        mine = seen[first : first + rows].to(device)
-        begin, end = int(mine[:, 0].min()), int(mine[:, 1].max())
+        mine = here[first : first + rows]
+        begin, end = int(seen[first : first + rows, 0].min()), int(seen[first : first + rows, 1].max())
         key = torch.arange(begin, end, device=device)
         visible = ((key >= mine[:, :1]) & (key < mine[:, 1:])).double()
         yield slice(first, first + len(mine)), slice(begin, end), visible
