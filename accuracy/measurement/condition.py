@@ -36,6 +36,9 @@ from accuracy.runtime.dropout import Dropout
 from accuracy.runtime.sharding import cut, token_map
 
 Named = dict[str, Tensor]
+OF_QUERIES = ("out", "lse", "delta", "dq")
+TOGETHER = 2**21
+"""Scores of several heads at most (16 MiB)."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,9 @@ class Magnitudes:
 
 
 @dataclass(frozen=True)
-class _Head:
-    """Float64 matrices of one query head and its key/value head; lse and delta (Sq, 1)."""
+class _Heads:
+    """Float64 tensors of some key/value heads G and of some query heads of each, T: q, dout, out (G, T, Sq, D), lse and
+    delta (G, T, Sq, 1), k and v (G, 1, S, D)."""
 
     q: Tensor
     k: Tensor
@@ -115,70 +119,96 @@ def magnitudes(problem: Problem, inputs: Inputs, reference: Named, dropout: Drop
     seen = seen_keys(problem.queries, problem.seqlen, **problem.seen_by)
     absolute, squares = ({name: torch.zeros_like(x) for name, x in reference.items()} for _ in range(2))
     found = Magnitudes(torch.zeros_like(reference["lse"]), absolute, squares)
-    share = problem.heads // problem.heads_kv
+    given = {"q": inputs.q, "dout": inputs.dout, **{name: reference[name] for name in ("out", "lse", "delta")}}
     for item in range(problem.batch):
-        for number in range(problem.heads):
-            q, dout, out = (x[item, :, number].double() for x in (inputs.q, inputs.dout, reference["out"]))
-            k, v = (x[item, :, number // share].double() for x in (inputs.k, inputs.v))
-            lse, delta = (reference[name][item, :, number, None] for name in ("lse", "delta"))
-            head = _Head(q, k, v, dout, out, lse, delta)
-            _add_head(found, (item, number, number // share), head, problem, seen, dropout)
+        for groups, own in _heads_at_once(problem, seen):
+            of_queries = {name: _of_heads(problem, x[item], groups, own).double() for name, x in given.items()}
+            of_queries |= {name: of_queries[name][..., None] for name in ("lse", "delta")}
+            k, v = (x[item, :, groups, None].double().permute(1, 2, 0, 3) for x in (inputs.k, inputs.v))
+            _add_heads(found, (item, groups, own), _Heads(k=k, v=v, **of_queries), problem, seen, dropout)
     for name in set(reference) - {"delta"}:  # what rounds that is out
         squares[name] += reference[name].square()
     return found
 
 
-def _add_head(
-    found: Magnitudes, place: tuple[int, int, int], head: _Head, problem: Problem, seen: Tensor,
+def _heads_at_once(problem: Problem, seen: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Key/value heads, and query heads of each, whose scores are no more than a few small blocks: a GPU waits for the
+    launches of one head alone."""
+    share = problem.heads // problem.heads_kv
+    rows, keys = next(_blocks(seen))
+    together = max(1, TOGETHER // ((rows.stop - rows.start) * (keys.stop - keys.start)))
+    step = max(1, together // share)
+    for first in range(0, problem.heads_kv, step):
+        for own in range(0, share, together):
+            yield slice(first, min(first + step, problem.heads_kv)), slice(own, min(own + together, share))
+
+
+def _of_heads(problem: Problem, x: Tensor, groups: slice, own: slice) -> Tensor:
+    """Of (Sq, H, ...) the view (G, T, Sq, ...)."""
+    return x.unflatten(1, (problem.heads_kv, -1))[:, groups, own].movedim(0, 2)
+
+
+def _add_heads(
+    found: Magnitudes, place: tuple[int, slice, slice], heads: _Heads, problem: Problem, seen: Tensor,
     dropout: Dropout | None,
 ) -> None:  # fmt: skip
-    """Fill in a query head's sums, add to those of its key/value head."""
-    item, number, number_kv = place
-    absolute, squares = found.absolute, found.squares
+    """Fill in the sums of query heads, add to those of their key/value heads."""
+    item, groups, own = place
+    share = problem.heads // problem.heads_kv
+    absolute, squares = ({name: _of_heads(problem, x[item], groups, own) for name, x in each.items()
+                          if name in OF_QUERIES} for each in (found.absolute, found.squares))  # fmt: skip
+    softmax = _of_heads(problem, found.softmax[item], groups, own)
+    of_keys = {name: [each[name][item, :, groups].movedim(0, 1) for each in (found.absolute, found.squares)]
+               for name in ("dk", "dv")}  # fmt: skip
     scale = problem.softmax_scale
     for rows, keys in _blocks(seen):
-        q, k, v, dout = head.q[rows], head.k[keys], head.v[keys], head.dout[rows]
+        q, dout, out, lse, delta = (x[:, :, rows] for x in (heads.q, heads.dout, heads.out, heads.lse, heads.delta))
+        k, v = heads.k[:, :, keys], heads.v[:, :, keys]
         scores, slope = _scores(q, k, problem)
         key = torch.arange(keys.start, keys.stop, device=scores.device)
         bounds = seen[rows].to(scores.device)
         hidden = (key < bounds[:, :1]) | (key >= bounds[:, 1:])
-        p = (scores - head.lse[rows]).exp_().masked_fill_(hidden, 0.0)
+        p = (scores - lse).exp_().masked_fill_(hidden, 0.0)
         size = scores.abs_().masked_fill_(hidden, 0.0)
-        products, dropped = dout @ v.T, p
+        products, dropped = dout @ v.mT, p
         if dropout is not None:
-            mask = dropout.of_heads(number).block(rows, keys)
-            factor = mask.kept(range(item, item + 1), 1, scores)[0, 0] * mask.scale
+            mask = dropout.of_heads(groups.start * share + own.start).block(rows, keys)
+            kept = mask.kept(range(item, item + 1), p.shape[0] * p.shape[1], scores)[0]
+            factor = kept.unflatten(0, p.shape[:2]) * mask.scale
             products, dropped = products.mul_(factor), p * factor
-        ds = products.sub_(head.delta[rows]).mul_(p).mul_(slope)
+        ds = products.sub_(delta).mul_(p).mul_(slope)
         if problem.sinks is not None:
-            terms = (problem.sink_logits[number] - head.lse[rows]).exp_() * head.delta[rows]
-            absolute["dsink"][0, 0, number] += terms.abs().sum()
-            squares["dsink"][0, 0, number] += terms.square().sum()
+            logits = torch.tensor(problem.sink_logits, dtype=lse.dtype, device=lse.device)
+            mine = logits.unflatten(0, (-1, share))[groups, own]
+            terms = (mine[..., None, None] - lse).exp_() * delta
+            for each, values in ((found.absolute, terms.abs()), (found.squares, terms.square())):
+                each["dsink"][0, 0].unflatten(0, (-1, share))[groups, own] += values.sum((2, 3))
         p2, ds2 = p.square(), ds.square()
         dropped2 = p2 if dropout is None else dropped.square()
-        here, there = (item, rows, number), (item, keys, number_kv)
 
-        found.softmax[here] = 2 * (1 - p.amax(1)) * size.amax(1)
-        absolute["lse"][here] = 1 + (p * size).sum(1)
-        squares["lse"][here] = (p2 * (1 + size.square())).sum(1)
-        absolute["out"][here] = spread = dropped @ v.abs()
-        squares["out"][here] = terms = dropped2 @ v.square()
-        absolute["delta"][here] = (dout.abs() * spread).sum(1)
-        of_delta = (dout.square() * (terms + head.out[rows].square())).sum(1, keepdim=True)
-        squares["delta"][here] = of_delta.squeeze(1)
-        absolute["dv"][there] += dropped.T @ dout.abs()
-        squares["dv"][there] += dropped2.T @ dout.square()
+        softmax[:, :, rows] = 2 * (1 - p.amax(3)) * size.amax(3)
+        absolute["lse"][:, :, rows] = 1 + (p * size).sum(3)
+        squares["lse"][:, :, rows] = (p2 * (1 + size.square())).sum(3)
+        absolute["out"][:, :, rows] = spread = dropped @ v.abs()
+        squares["out"][:, :, rows] = terms = dropped2 @ v.square()
+        absolute["delta"][:, :, rows] = (dout.abs() * spread).sum(3)
+        of_delta = (dout.square() * (terms + out.square())).sum(3, keepdim=True)
+        squares["delta"][:, :, rows] = of_delta.squeeze(3)
+        added = {"dv": (dropped.mT @ dout.abs(), dropped2.mT @ dout.square())}
         pulled = p.mul_(slope)  # how ds moves with delta
-        squares["dq"][here] = scale**2 * (ds2 @ k.square() + of_delta * (pulled @ k).square())
-        squares["dk"][there] += scale**2 * (ds2.T @ q.square() + pulled.square().T @ (of_delta * q.square()))
+        squares["dq"][:, :, rows] = scale**2 * (ds2 @ k.square() + of_delta * (pulled @ k).square())
+        of_dk = scale**2 * (ds2.mT @ q.square() + pulled.square().mT @ (of_delta * q.square()))
         ds.abs_()
-        absolute["dq"][here] = scale * (ds @ k.abs())
-        absolute["dk"][there] += scale * (ds.T @ q.abs())
+        absolute["dq"][:, :, rows] = scale * (ds @ k.abs())
+        added["dk"] = scale * (ds.mT @ q.abs()), of_dk
+        for name, both in added.items():
+            for sums, terms in zip(of_keys[name], both, strict=True):
+                sums[:, keys] += terms.sum(1)
 
 
 def _scores(q: Tensor, k: Tensor, problem: Problem) -> tuple[Tensor, Tensor | float]:
     """Scores, and by what a cap multiplies their gradient."""
-    scores = (q @ k.T).mul_(problem.softmax_scale)
+    scores = (q @ k.mT).mul_(problem.softmax_scale)
     if problem.softcap is None:
         return scores, 1.0
     ratio_to_cap = scores.div_(problem.softcap).tanh_()

@@ -114,13 +114,15 @@ def test_sums_and_softmax_are_those_of_the_definitions_also_in_blocks_of_rows(
     compare(name)
     monkeypatch.setattr(condition, "BLOCK_ELEMENTS", 16)
     compare(name)
+    monkeypatch.setattr(condition, "TOGETHER", 1)
+    compare(name)
 
 
 def test_a_slip_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, add, scores = condition.seen_keys, condition._add_head, condition._scores
+    seen, of_heads, scores = condition.seen_keys, condition._of_heads, condition._scores
     for name, function, slip in (
         ("causal", "seen_keys", lambda *args, **how: seen(*args, **how).clamp(max=args[1] - 1)),
-        ("causal", "_add_head", lambda found, place, *rest: add(found, (*place[:2], 0), *rest)),
+        ("causal", "_of_heads", lambda *args: of_heads(*args).flip(0)),
         ("softcap", "_scores", lambda *args: (scores(*args)[0], 1.0)),
     ):
         with monkeypatch.context() as patch:
