@@ -6,9 +6,11 @@ import pandas as pd
 
 from accuracy.results.claim import judge
 from accuracy.results.table import ALL_RANKS
+from accuracy.verdict.growth import Growth, fit_growth
 from experiments.published import TENSORS, Tables, cells, chosen, joined, markdown, span
 
 GROWTH, REAL = "te_growth/nvidia-h200", "te_real_ranks/nvidia-h200-x2"
+FROM = 16  # ranks, from which exponents are fitted, as in claims.py
 SIZES, FEW = [2, 4, 8, 16, 32, 64, 128, 256], [4, 16, 64, 256]
 OUT, DQ, SUMS = "out_accumulator=accumulate", "dq_accumulator=accumulate", "dkv_accumulator=accumulate"
 SENT = f"{SUMS},gradient_wire=accumulate"
@@ -61,8 +63,24 @@ def blocks(tables: Tables) -> dict[str, str]:
         f" 16-bit out through delta: {ring[DQ, 'dq', 256]:.2f} at 256 ranks.",
         "unheld": f"{_word(len(held) - sum(held))} of its {len(held)} predictions did not hold.",
         **_upstream(tables, here, written["bfloat16"]),
+        "exponents": _exponents(rows),
         **_bias(rows, worst.xs(("te_p2p", AS_WRITTEN, "out"), level=("variant", "precision", "tensor"))),
     }
+
+
+def _exponents(rows: pd.DataFrame) -> str:
+    """te_p2p in bfloat16: the exponent and its 95% interval over seeds, of the worst rank and of all ranks together."""
+    ring = chosen(rows, variant="te_p2p", precision="", dtype="bfloat16", tensor=TENSORS)
+    ring = ring[ring["world_size"] >= FROM]
+    worst = ring[ring["rank"] != ALL_RANKS].groupby(["tensor", "world_size", "seed"])["x_single_device"].max()
+    whole = ring[ring["rank"] == ALL_RANKS].set_index(["tensor", "world_size", "seed"])["x_single_device"]
+
+    def fitted(values: "pd.Series[float]", tensor: str) -> str:
+        found = fit_growth((size, value) for (size, _), value in values[tensor].items())
+        return found.text if isinstance(found, Growth) else found
+
+    lines = ((tensor, fitted(worst, tensor), fitted(whole, tensor)) for tensor in TENSORS)
+    return markdown(("te_p2p, 16 to 256 ranks", "worst rank", "all ranks together"), lines)
 
 
 def _bias(rows: pd.DataFrame, worst: "pd.Series[float]") -> dict[str, str]:
