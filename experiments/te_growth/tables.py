@@ -109,6 +109,7 @@ def _bias(rows: pd.DataFrame, worst: "pd.Series[float]") -> dict[str, str]:
         "power": f"from 64 to 256 ranks W^{power['bfloat16']:.2f} in bfloat16 and W^{power['float16']:.2f} in float16",
         "unbiased": f"float16's gain there is within {abs(half['error_gain']) + 2 * half['error_gain_se']:.4f} of 0",
         "compiled": f"the default, compiled merge has a gain of at most {compiled:.4f} in size on any of 256 ranks",
+        "written_256": f"{worst['bfloat16', 256]:.1f} times",
         "bias_row": f"{worst['bfloat16', 256]:.1f} times; gain {last['error_gain']:.3f} ± {last['error_gain_se']:.4f}",
     }
 
