@@ -72,8 +72,9 @@ def _exponents(what: str, rows: pd.DataFrame, allowed: tuple[float, float]) -> C
 
 def _alike(worst: pd.DataFrame) -> Claim:
     statement = "At the same number of ranks the tokens of a rank change no ratio by 5%, on the worst rank."
-    both = worst.set_index(SERIES)["x_single_device"].unstack("tokens").dropna()
-    if both.shape[1] < 2 or both.empty:
+    both = worst.set_index(SERIES)["x_single_device"].unstack("tokens")
+    both = both[both.count(axis=1) > 1]
+    if both.empty:
         return Claim(statement, None, "not measured with two numbers of tokens")
     apart = both.max(axis=1) / both.min(axis=1) - 1
     return Claim(statement, bool(apart.max() < 0.05), f"of {len(apart)} at most {apart.max():.1%}: {apart.idxmax()}")
