@@ -106,7 +106,7 @@ def _bias(rows: pd.DataFrame, worst: "pd.Series[float]") -> dict[str, str]:
         "bias": markdown(head, lines),
         "biased": f"at 256 ranks out on rank {last['rank']:.0f} is {-last['error_gain']:.1%} too small (se"
         f" {last['error_gain_se']:.2%}), which is {(last['error_gain'] / last['error_rel']) ** 2:.0%} of its squared error",
-        "power": f"from 64 to 256 ranks W^{power['bfloat16']:.2f} in bfloat16 and W^{power['float16']:.2f} in float16",
+        "power": f"as W^{power['bfloat16']:.2f} in bfloat16 and as W^{power['float16']:.2f} in float16",
         "unbiased": f"float16's gain there is within {abs(half['error_gain']) + 2 * half['error_gain_se']:.4f} of 0",
         "compiled": f"the default, compiled merge has a gain of at most {compiled:.4f} in size on any of 256 ranks",
         "written_256": f"{worst['bfloat16', 256]:.1f} times",
