@@ -14,6 +14,7 @@ from docs.links import relinked
 
 GUIDES = {  # files of the repository that are pages, in the order of the contents
     "README.md": "guide/introduction.md",
+    "experiments/ISSUES.md": "guide/issues.md",
     "docs/functions.md": "guide/functions.md",
     "docs/live.md": "guide/live.md",
     "configs/README.md": "guide/running.md",

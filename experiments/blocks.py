@@ -1,4 +1,4 @@
-"""Fill the generated blocks of README.md, FINDINGS.md and experiments/*/README.md from the published tables.
+"""Fill the generated blocks of README.md, experiments/*.md and experiments/*/README.md from the published tables.
 
     python -m experiments.blocks [--check | --freeze] [--root FOLDER]
 
@@ -51,8 +51,8 @@ def digest(reports: Path, experiments: Iterable[str], text: str) -> str:
 
 
 def documents(root: Path) -> list[Path]:
-    """Those that print measured numbers: with README and FINDINGS the pages of experiments."""
-    return [root / "README.md", root / "experiments/FINDINGS.md", *sorted(root.glob("experiments/*/*.md"))]
+    """Those that print measured numbers: README, FINDINGS, ISSUES and the pages of experiments."""
+    return [root / "README.md", *sorted(root.glob("experiments/*.md")), *sorted(root.glob("experiments/*/*.md"))]
 
 
 def unclaimed(text: str, statements: Iterable[str]) -> list[str]:

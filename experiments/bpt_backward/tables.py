@@ -41,6 +41,7 @@ def blocks(tables: Tables) -> dict[str, str]:
         "within": f"within {abs(diffs['dq'].to_numpy()[1:] / ISSUE[1:] - 1).max():.1%} of the issue's",
         "rank_0": f"{ISSUE[0] / diffs['dq'][0]:.0f} times our diff",
         "then": _then(tables.csv("bpt_backward/printed.csv.gz")),
+        "out_0": _of_heads(tables.csv("bpt_backward/printed.csv.gz")),
         "splitting": markdown(
             ("chunks of", "time, 5 heads", "8", "32", "peak memory, 5 heads", "8", "32"),
             (
@@ -65,8 +66,15 @@ def _then(rows: pd.DataFrame) -> str:
     means = rows.groupby(["tensor", "heads", "chunk", "joined", "rank"], dropna=False)["printed"].mean()
     one_call = means.xs("one call", level="chunk").droplevel("joined")
     step = means.xs(("1024", "step"), level=["chunk", "joined"])
-    found = {"dq of one call": one_call["dq", HEADS], "dq diff": step["dq", HEADS], "dq diff, the issue's": ISSUE}
+    found = {f"{name} of one call": one_call[name, HEADS] for name in ("dq", "dk", "dv")}
+    found |= {"dq diff": step["dq", HEADS], "dq diff, the issue's": ISSUE}
     return _by_rank("printed mean", found | {f"{name} diff": step[name, HEADS] for name in ("dk", "dv", "out", "lse")})
+
+
+def _of_heads(rows: pd.DataFrame) -> str:
+    """The mean diff of rank 0's out by the number of heads."""
+    out = chosen(rows, tensor="out", rank=0, chunk="1024", joined="step").groupby("heads")["printed"].mean()
+    return ", ".join(f"{_short(mean)} with {heads}" for heads, mean in out.items())
 
 
 def _chunked(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -17,6 +17,7 @@ def blocks(tables: Tables) -> dict[str, str]:
         "cases": f"{rows['case_id'].nunique()} measured",
         "errors": _errors(chosen(rows, rank=-1, tensor=TENSORS)),
         "claims": tables.claims(TABLE),
+        "uniform": _uniform(chosen(rows, rank=-1, tensor=TENSORS)),
         "less": f"{span(less[32].loc[1023:], '.1f')} times at a head dim of 32 from 1,023 tokens on, and {less[256].max():.1f} times at most at 256",
         "costs": markdown(
             ("length", "memory, head dim 32", "64", "128", "256", "speed, 32", "64", "128", "256"),
@@ -31,6 +32,13 @@ def blocks(tables: Tables) -> dict[str, str]:
         ),
         **_shapes(tables.csv(COST)),
     }
+
+
+def _uniform(rows: pd.DataFrame) -> str:
+    rows = chosen(rows, inputs_options=INPUTS["torch.rand"])
+    coarse = rows["kernel_options"].str.contains("tf32=True")
+    fine, wide = (_short(each["error_max"].max()) for each in (rows[~coarse], rows[coarse]))
+    return f"{fine} in float32, {wide} with TF32"
 
 
 def _errors(rows: pd.DataFrame) -> str:

@@ -37,6 +37,7 @@ def blocks(tables: Tables) -> dict[str, str]:
     where = {"dtype": "bfloat16", "kernel": "flash_attn", "precision": "", "variant": ringmaster}
     worst = tables.worst_rank(FOUR, ("world_size", "variant"), **where).unstack()[ringmaster]
     both = (chosen(tables.rows(name), status="ok")["case_id"].nunique() for name in (FOUR, TWO))
+    wrong_dkv = chosen(_float32(real), tensor=["dk", "dv"]).groupby("tensor")["ratio"].max()
     dq = _dq_over_ours(tables.rows(FOUR))
     return {
         "cases": "{} and {} cases measured".format(*both),
@@ -48,6 +49,7 @@ def blocks(tables: Tables) -> dict[str, str]:
         "unfused": f"{(right == 1).sum()} of the {len(right)} rows of their ring, zigzag and stripe agree in every digit",
         "packed": f"whose lse has up to {1 + packed['lse']:.2f} times the error at the float32 floor and whose out and"
         f" gradients differ by {packed[TENSORS].max():.1%}",
+        "wrong_dkv": f"{_short(wrong_dkv['dk'])} (dk), {_short(wrong_dkv['dv'])} (dv) times".replace("**", ""),
         "cast": f"{dq:.1f} times our error",
         "master": "{:.2f}, {:.2f} and {:.2f} times single device's".format(*worst.loc[4])
         + f", on that of 2 ranks at most {worst.loc[2].max():.2f}",
@@ -58,6 +60,11 @@ def blocks(tables: Tables) -> dict[str, str]:
 
 def _beside_ours(rows: pd.DataFrame) -> pd.DataFrame:
     return beside(rows[(rows["rank"] == -1) & rows["tensor"].notna() & (rows["status"] == "ok")], OURS)
+
+
+def _float32(rows: pd.DataFrame) -> pd.DataFrame:
+    """Those of ring-attention-pytorch, whose torch products take float32 alone."""
+    return rows[rows["variant"].str.startswith("ring_attention_") & (rows["dtype"] == "float32")]
 
 
 def _largest(rows: pd.DataFrame, variants: str, dtypes: str) -> list[str]:

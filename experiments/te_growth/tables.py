@@ -1,14 +1,20 @@
 """The numbers of README.md, upstream.md and FINDINGS.md, from the published tables."""
 
+import math
+
 import pandas as pd
 
 from accuracy.results.claim import judge
+from accuracy.results.table import ALL_RANKS
+from accuracy.verdict.growth import Growth, fit_growth
 from experiments.published import TENSORS, Tables, cells, chosen, joined, markdown, span
 
 GROWTH, REAL = "te_growth/nvidia-h200", "te_real_ranks/nvidia-h200-x2"
+FROM = 16  # ranks, from which exponents are fitted, as in claims.py
 SIZES, FEW = [2, 4, 8, 16, 32, 64, 128, 256], [4, 16, 64, 256]
 OUT, DQ, SUMS = "out_accumulator=accumulate", "dq_accumulator=accumulate", "dkv_accumulator=accumulate"
 SENT = f"{SUMS},gradient_wire=accumulate"
+GAIN = ["error_gain", "error_gain_se"]
 ALL, AS_WRITTEN = f"{OUT},{DQ},{SENT}", "merge=rescaled_twice"
 
 
@@ -57,6 +63,54 @@ def blocks(tables: Tables) -> dict[str, str]:
         f" 16-bit out through delta: {ring[DQ, 'dq', 256]:.2f} at 256 ranks.",
         "unheld": f"{_word(len(held) - sum(held))} of its {len(held)} predictions did not hold.",
         **_upstream(tables, here, written["bfloat16"]),
+        "exponents": _exponents(rows),
+        **_bias(rows, worst.xs(("te_p2p", AS_WRITTEN, "out"), level=("variant", "precision", "tensor"))),
+    }
+
+
+def _exponents(rows: pd.DataFrame) -> str:
+    """te_p2p in bfloat16: the exponent and its 95% interval over seeds, of the worst rank and of all ranks together."""
+    ring = chosen(rows, variant="te_p2p", precision="", dtype="bfloat16", tensor=TENSORS)
+    ring = ring[ring["world_size"] >= FROM]
+    worst = ring[ring["rank"] != ALL_RANKS].groupby(["tensor", "world_size", "seed"])["x_single_device"].max()
+    whole = ring[ring["rank"] == ALL_RANKS].set_index(["tensor", "world_size", "seed"])["x_single_device"]
+
+    def fitted(values: "pd.Series[float]", tensor: str) -> str:
+        found = fit_growth((size, value) for (size, _), value in values[tensor].items())
+        return found.text if isinstance(found, Growth) else found
+
+    lines = ((tensor, fitted(worst, tensor), fitted(whole, tensor)) for tensor in TENSORS)
+    return markdown(("te_p2p, 16 to 256 ranks", "worst rank", "all ranks together"), lines)
+
+
+def _bias(rows: pd.DataFrame, worst: "pd.Series[float]") -> dict[str, str]:
+    """The merge as written: the error of out and its factor on the reference, on the rank where the error is largest
+    (mean over seeds) and over all ranks together."""
+    out = chosen(rows, variant="te_p2p", precision=AS_WRITTEN, tensor="out", world_size=FEW)
+    means = out.groupby(["dtype", "world_size", "rank"])[["x_single_device", "error_rel", *GAIN]].mean()
+    one = means.drop(index=ALL_RANKS, level="rank")
+    one = one.loc[one.groupby(["dtype", "world_size"])["x_single_device"].idxmax()].reset_index("rank")
+    whole = means.xs(ALL_RANKS, level="rank")
+    lines = [
+        (dtype, size, f"{worst[dtype, size]:.2f}", f"{at['rank']:.0f}",
+         f"{at['error_gain'].round(4) + 0:.4f} ± {at['error_gain_se']:.4f}",
+         f"{whole.loc[(dtype, size), 'x_single_device']:.2f}", f"{whole.loc[(dtype, size), 'error_gain'].round(4) + 0:.4f}")
+        for (dtype, size), at in one.sort_index().iterrows()
+    ]  # fmt: skip
+    compiled = chosen(rows, variant="te_p2p", precision="", tensor="out", world_size=256, dtype="bfloat16")
+    compiled = compiled.groupby("rank")["error_gain"].mean().abs().max()
+    last, half = one.loc["bfloat16", 256], one.loc["float16", 256]
+    power = {dtype: math.log(worst[dtype, 256] / worst[dtype, 64], 4) for dtype in ("bfloat16", "float16")}
+    head = ("", "W", "worst rank", "which", "its gain ± se", "all ranks", "their gain")
+    return {
+        "bias": markdown(head, lines),
+        "biased": f"at 256 ranks out on rank {last['rank']:.0f} is {-last['error_gain']:.1%} too small (se"
+        f" {last['error_gain_se']:.2%}), which is {(last['error_gain'] / last['error_rel']) ** 2:.0%} of its squared error",
+        "power": f"as W^{power['bfloat16']:.2f} in bfloat16 and as W^{power['float16']:.2f} in float16",
+        "unbiased": f"float16's gain there is within {abs(half['error_gain']) + 2 * half['error_gain_se']:.4f} of 0",
+        "compiled": f"the default, compiled merge has a gain of at most {compiled:.4f} in size on any of 256 ranks",
+        "written_256": f"{worst['bfloat16', 256]:.1f} times",
+        "bias_row": f"{worst['bfloat16', 256]:.1f} times; gain {last['error_gain']:.3f} ± {last['error_gain_se']:.4f}",
     }
 
 

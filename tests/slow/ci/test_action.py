@@ -47,6 +47,22 @@ def test_every_use_of_the_action_names_inputs_that_it_has_and_the_examples_where
         assert ROOT / used.removeprefix(f"./{place}/") / "action.yml" == ACTION
 
 
+def test_both_examples_measure_8_seeds_of_a_pull_request_and_24_for_a_baseline_and_offer_it_alike() -> None:
+    found = {}
+    for path in EXAMPLES:
+        jobs = read(path)["jobs"]
+        steps = {name: job["steps"] for name, job in jobs.items()}
+        for name, seeds in (("gate", 8), ("renew", 24)):
+            (words,) = (step["with"]["measure"] for step in steps[name] if "actions/gate" in step.get("uses", ""))
+            assert words.endswith(f"seed={json.dumps([*range(seeds)], separators=(',', ':'))}"), path
+        found[path.name] = [step for step in steps["renew"] if step.get("name") in ("accept", "pull request")]
+        assert jobs["renew"]["permissions"] == {"contents": "write", "pull-requests": "write"}
+    assert len(found) == 2
+    cpu, gpu = found.values()
+    assert cpu == gpu
+    assert "gh pr create" in cpu[1]["run"]
+
+
 def test_no_input_is_pasted_into_a_script() -> None:
     """What a stranger's pull request may name must reach a shell as a variable only."""
     scripts = [step["run"] for step in read(ACTION)["runs"]["steps"] if "run" in step]

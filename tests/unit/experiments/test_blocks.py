@@ -110,7 +110,7 @@ def test_numbers_that_no_claim_has_are_found_and_settings_predictions_code_and_v
 
 def test_an_experiment_has_a_readme_and_a_config_a_command_or_its_code_in_git() -> None:
     """`python experiments/NAME/script.py` looks for modules in that folder first: none hides one of Python's."""
-    for folder in {path.parent for path in documents(ROOT)[2:]}:
+    for folder in {path.parent for path in documents(ROOT)} - {ROOT, ROOT / "experiments"}:
         text, here = (folder / "README.md").read_text(), [path.name for path in folder.glob("*.py")]
         assert here or re.search(r"its code is in git at [0-9a-f]{7}\b", text), folder
         configs = "configs/experiment", "experiments/*/config/experiment"
