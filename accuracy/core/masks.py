@@ -25,6 +25,9 @@ class Block:
     causal: bool
     window: Window | None = None
 
+    def __hash__(self) -> int:  # slices have none before Python 3.12
+        return hash((self.query.start, self.query.stop, self.key.start, self.key.stop, self.causal, self.window))
+
     def shifted(self, rows: int, keys: int) -> "Block":
         """The same block counted from other first positions."""
         query, key = (slice(x.start - by, x.stop - by) for x, by in ((self.query, rows), (self.key, keys)))

@@ -96,19 +96,6 @@ class Running:
             bring(rows, block_out[:, part], block_lse[:, part])
         self.seen[block.query] = b"\1" * (block.query.stop - block.query.start)
 
-    def add_each(self, block: Block, outs: Tensor, lses: Tensor) -> None:
-        """Merge partials of the same rows, (B, N, S', H, D) and (B, N, H, S'), one after another."""
-        rows = block.query
-        first = 0 if self.out_lost is None and 0 not in self.seen[rows] else 1
-        if first:
-            self.add(block, outs[:, 0], lses[:, 0])
-        outs, lses = outs[:, first:], lses[:, first:].transpose(2, 3).unsqueeze(-1)
-        if self.out_lost is None and outs.shape[1]:
-            self._join(rows, outs, lses)
-            return
-        for out, lse in zip(outs.unbind(1), lses.unbind(1), strict=True):
-            self._merge(rows, out, lse)
-
     def result(self, out_dtype: torch.dtype, lse_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """out (B, S, H, D) and lse (B, H, S), rounded once to the stored dtypes; 0 and -inf where no block was seen."""
         for rows, seen in self._runs(slice(0, len(self.seen))):
@@ -145,7 +132,7 @@ class Running:
 
     def _merge(self, rows: slice, block_out: Tensor, block_lse: Tensor) -> None:
         if self.out_lost is None or self.lse_lost is None:
-            self._join(rows, block_out.unsqueeze(1), block_lse.unsqueeze(1))
+            self._join(rows, block_out, block_lse)
             return
         out, lse = self.out[:, rows], self.lse[:, rows]
         out_lost, lse_lost = self.out_lost[:, rows], self.lse_lost[:, rows]
@@ -154,23 +141,14 @@ class Running:
         self.out[:, rows], self.out_lost[:, rows] = _kahan(out, out_lost, step)
         self.lse[:, rows], self.lse_lost[:, rows] = _kahan(lse, lse_lost, -F.logsigmoid(-gap))
 
-    def _join(self, rows: slice, outs: Tensor, lses: Tensor) -> None:
-        """Merge blocks (B, N, S', H, D) and (B, N, S', H, 1) by the formula, one after another; on CUDA the published
-        one is a single pass with the same roundings."""
+    def _join(self, rows: slice, block_out: Tensor, block_lse: Tensor) -> None:
+        """Merge by the formula; on CUDA the published one is a single pass with the same roundings."""
         out, lse = self.out[:, rows], self.lse[:, rows]
         kernel = available.one_pass() if self.formula == "sigmoid" and out.is_cuda else None
-        if kernel is not None and kernel.merges(out, lse, outs, lses):
-            kernel.merge(out, out, lse, outs, lses)
-            return
-        join_each(FORMULAS[self.formula], out, lse, outs, lses)
-
-
-def join_each(formula: Formula, out: Tensor, lse: Tensor, outs: Tensor, lses: Tensor) -> None:
-    """Join out (B, S, H, D) and lse (B, S, H, 1), in place, with blocks (B, N, S, H, D) one after another."""
-    for block_out, block_lse in zip(outs.unbind(1), lses.unbind(1), strict=True):
-        new_out, new_lse = formula(out, lse, block_out, block_lse)
-        out.copy_(new_out)
-        lse.copy_(new_lse)
+        if kernel is not None and kernel.merges(out, lse, block_out, block_lse):
+            kernel.merge(out, lse, block_out, block_lse)
+        else:
+            self.out[:, rows], self.lse[:, rows] = FORMULAS[self.formula](out, lse, block_out, block_lse)
 
 
 def _kahan(total: Tensor, lost: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,21 +177,6 @@ class Accumulator:
                 return
             self.total = self._zeros()
         self.total[:, rows].add_(block)
-
-    def add_each(self, rows: slice, blocks: Tensor) -> None:
-        """Add blocks (B, N, rows, heads, D) one after another: the bits of N calls of `add`. They may become ours."""
-        if self.total is None:
-            self.add(rows, blocks[:, 0])
-            blocks = blocks[:, 1:]
-        if not blocks.shape[1]:
-            return
-        total = self.value()[:, rows]
-        kernel = available.one_pass() if total.is_cuda else None
-        if kernel is not None and kernel.adds(total, blocks):
-            kernel.add(total, blocks)
-            return
-        for block in blocks.unbind(1):
-            total += block
 
     def take(self, received: Tensor) -> None:
         """Go on with a sum that another rank has begun."""

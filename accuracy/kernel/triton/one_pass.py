@@ -1,5 +1,5 @@
 """What torch does in several passes over memory as one CUDA kernel each, with the same roundings in the same order: the
-sigmoid merge (torch: eight kernels) and blocks added to a sum one after another (torch: a kernel a block).
+sigmoid merge (torch: eight kernels), and blocks that are merged, or added to a sum, one after another.
 """
 
 import torch
@@ -21,17 +21,13 @@ def merges(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> bo
     return contiguous and float32 and block_out.dtype in BLOCK_DTYPES
 
 
-def merge(out: Tensor, before: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> None:
-    """out (B, S, H, D) becomes `before` joined with block_out, lse (B, S, H, 1) is joined with block_lse in place; of
-    blocks (B, N, S, H, D) and (B, N, S, H, 1) with one after another. before: out itself, or a partial in a dtype that
-    float32 holds exactly."""
-    if block_out.dim() == out.dim():
-        block_out, block_lse = block_out.unsqueeze(1), block_lse.unsqueeze(1)
+def merge(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> None:
+    """Join out (B, S, H, D) and lse (B, S, H, 1) in place with block_out and block_lse of the same shapes."""
     _, length, heads, dim = out.shape
     rows, padded, tile = _tiles(out, MERGE_ELEMENTS)
     _merge[(triton.cdiv(rows, tile),)](
-        out, before, lse, block_out, block_lse, rows, length, heads, block_out.shape[1],
-        *out.stride()[:3], *before.stride()[:3], *lse.stride()[:3], *block_out.stride()[:4], *block_lse.stride()[:4],
+        out, lse, block_out, block_lse, rows, length, heads,
+        *out.stride()[:3], *lse.stride()[:3], *block_out.stride()[:3], *block_lse.stride()[:3],
         dim, padded, tile, enable_fp_fusion=False,  # a fused multiply-add would round once where torch rounds twice
     )  # fmt: skip
 
@@ -53,24 +49,18 @@ def _rows(rows, length, heads, dim: tl.constexpr, padded: tl.constexpr, tile: tl
 
 @triton.jit(do_not_specialize=COUNTS)
 def _merge(
-    out, before, lse, block_out, block_lse, rows, length, heads, count,
-    out_batch, out_row, out_head, before_batch, before_row, before_head, lse_batch, lse_row, lse_head,
-    block_batch, block_next, block_row, block_head, block_lse_batch, block_lse_next, block_lse_row, block_lse_head,
+    out, lse, block_out, block_lse, rows, length, heads, out_batch, out_row, out_head, lse_batch, lse_row, lse_head,
+    block_batch, block_row, block_head, block_lse_batch, block_lse_row, block_lse_head,
     dim: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     present, batch, token, head, column, inside = _rows(rows, length, heads, dim, padded, tile)
     out += (batch * out_batch + token * out_row + head * out_head)[:, None] + column[None, :]
-    before += (batch * before_batch + token * before_row + head * before_head)[:, None] + column[None, :]
     block_out += (batch * block_batch + token * block_row + head * block_head)[:, None] + column[None, :]
     lse += batch * lse_batch + token * lse_row + head * lse_head
     block_lse += batch * block_lse_batch + token * block_lse_row + head * block_lse_head
-    joint = tl.load(lse, mask=present)
-    value = tl.load(before, mask=inside).to(tl.float32)
-    for _ in range(count):
-        new = tl.load(block_out, mask=inside).to(tl.float32)
-        value, joint = _joined(value, joint, new, tl.load(block_lse, mask=present))
-        block_out += block_next
-        block_lse += block_lse_next
+    new = tl.load(block_out, mask=inside).to(tl.float32)
+    value, joint = tl.load(out, mask=inside), tl.load(lse, mask=present)
+    value, joint = _joined(value, joint, new, tl.load(block_lse, mask=present))
     tl.store(out, value, mask=inside)
     tl.store(lse, joint, mask=present)
 
@@ -125,34 +115,9 @@ def _joined(value, joint, new, block_lse):
 
 
 def adds(total: Tensor, blocks: Tensor) -> bool:
-    """Whether `add` does just what torch would: a float32 sum, of blocks that float32 holds, rows of D contiguous."""
+    """Whether `add_listed` does just what torch would: a float32 sum, blocks that it holds, rows of D contiguous."""
     contiguous = total.stride(-1) == 1 and blocks.stride(-1) == 1
     return contiguous and total.dtype == torch.float32 and blocks.dtype in BLOCK_DTYPES
-
-
-def add(total: Tensor, blocks: Tensor) -> None:
-    """total (B, S, H, D) += blocks (B, N, S, H, D)[:, 0], then [:, 1], and so on."""
-    _, length, heads, dim = total.shape
-    rows, padded, tile = _tiles(total, SUM_ELEMENTS)
-    _add[(triton.cdiv(rows, tile),)](
-        total, blocks, rows, length, heads, blocks.shape[1], *total.stride()[:3], *blocks.stride()[:4],
-        dim, padded, tile,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=COUNTS)
-def _add(
-    total, blocks, rows, length, heads, count, total_batch, total_row, total_head,
-    block_batch, block_next, block_row, block_head, dim: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr,
-):  # fmt: skip
-    _present, batch, token, head, column, inside = _rows(rows, length, heads, dim, padded, tile)
-    total += (batch * total_batch + token * total_row + head * total_head)[:, None] + column[None, :]
-    blocks += (batch * block_batch + token * block_row + head * block_head)[:, None] + column[None, :]
-    value = tl.load(total, mask=inside)
-    for _ in range(count):
-        value += tl.load(blocks, mask=inside).to(tl.float32)
-        blocks += block_next
-    tl.store(total, value, mask=inside)
 
 
 def add_listed(total: Tensor, blocks: Tensor, places: Tensor) -> None:

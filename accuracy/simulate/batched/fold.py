@@ -1,33 +1,33 @@
-"""Which ranks of a ring do the same work at a step, and their kernel calls, folded: several calls, of consecutive ranks
-and blocks, in the batch of one call."""
+"""Which ranks of a ring do the same work at a step, and their kernel calls, folded: several calls, of consecutive
+ranks, in the batch of one call."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from accuracy.core.masks import Block
 from accuracy.core.precision import Precision
 from accuracy.kernel.block.calls import Scores
 from accuracy.kernel.block.running_state import RunningState
-from accuracy.simulate.batched.key_group import KeyGroup, key_groups
 from accuracy.variant.base import Rank
 from accuracy.variant.join import Accumulator, Running
-from accuracy.variant.ring import COPIED_ELEMENTS, Blocks
+from accuracy.variant.ring import Blocks
 from accuracy.world.simulated import RankFailed
 
 
 class Run(NamedTuple):
-    """Consecutive ranks; rank r computes the blocks of `groups` of the keys of rank r + shift."""
+    """Consecutive ranks; rank r computes `blocks` of the keys of rank r + shift."""
 
     ranks: range
     shift: int
-    groups: tuple[KeyGroup, ...]
+    blocks: tuple[Block, ...]
 
 
 class Place(NamedTuple):
@@ -70,18 +70,23 @@ def _runs(ranks: list[Rank], blocks: Blocks, length: int, distance: int) -> Iter
     for (shift, found), run in groupby(work, key=lambda each: each[1]):
         numbers = [number for number, _ in run]
         if found:
-            yield Run(range(numbers[0], numbers[-1] + 1), shift, key_groups(found))
+            yield Run(range(numbers[0], numbers[-1] + 1), shift, found)
 
 
 @dataclass(frozen=True)
 class Call:
-    """A group of blocks of consecutive ranks, on the keys of the ranks `shift` further on. wide: of how many ranks at
-    most the kernel takes the blocks at once."""
+    """A block of consecutive ranks, on the keys of the ranks `shift` further on. wide: of how many ranks at most the
+    kernel takes the blocks at once."""
 
-    group: KeyGroup
+    block: Block
     ranks: range
     shift: int
     wide: int
+
+    @cached_property
+    def one(self) -> Block:
+        """The block in tensors of its rows and keys alone; alike of calls whose blocks differ in their places."""
+        return self.block.shifted(self.block.query.start, self.block.key.start)
 
     def sources(self, ranks: range) -> range:
         """Whose keys some of the ranks read."""
@@ -93,43 +98,25 @@ class Call:
 
 
 def calls(rank: Rank, way: str, runs: Sequence[Run], q: Tensor, k: Tensor) -> Iterator[Call]:
-    """The kernel calls of one step, or of several, each rank's groups in their order. q, k: of one rank, for their
-    shapes. A group's keys are repeated for each of its blocks: to as many as a rank has, no more; a grid of blocks
-    repeats rows, too, and is one call where its tensors have at most `COPIED_ELEMENTS`."""
+    """The kernel calls of one step, or of several, each rank's blocks in their order. q, k: of one rank, for their
+    shapes."""
     foldable = getattr(rank.kernel, "foldable", None)
-    blocks: Counter[Hashable] = Counter()
-    for run in runs:
-        for group in run.groups:
-            blocks[group.shape] += len(run.ranks) * group.blocks
-    for run in runs:
-        for group in run.groups:
-            queries, keys = q[:, group.block.query], k[:, group.block.key]
-            at_once = 1  # blocks that may be one call on tensors like one block's q and k
-            if foldable and (way == "backward" or position_is_irrelevant(queries)):  # a backward's are only added
-                at_once = foldable(way, blocks[group.shape], queries, keys)
-            # a kernel that goes on in the memory of the state: rows of a group are no items of a batch there
-            carries = way == "forward" and hasattr(rank.kernel, "carry")
-            high = 1 if carries else min(at_once, group.count, k.shape[1] // keys.shape[1])
-            if group.across > 1 and not carries:
-                room = COPIED_ELEMENTS // max(queries.numel(), keys.numel())
-                high = group.blocks if min(at_once, room) >= group.blocks else high
-                at_once = min(at_once, room) if high == group.blocks else at_once
-            for piece in group.pieces(high):
-                yield Call(piece, run.ranks, run.shift, max(1, at_once // high))
+    found = [Call(block, run.ranks, run.shift, 1) for run in runs for block in run.blocks]
+    blocks: Counter[Block] = Counter()
+    for call in found:
+        blocks[call.one] += len(call.ranks)
+    for call in found:
+        queries, keys = q[:, call.block.query], k[:, call.block.key]
+        if foldable and (way == "backward" or position_is_irrelevant(queries)):  # a backward's are only added
+            yield replace(call, wide=foldable(way, blocks[call.one], queries, keys))
+        else:
+            yield call
 
 
 def of_items(rank: Rank, items: int) -> Rank:
     """The rank with a kernel that knows of how many items the calls are which it may fold."""
     known = getattr(rank.kernel, "of_items", None)
     return rank if known is None else replace(rank, kernel=known(items))
-
-
-def merge(partial: Running, group: KeyGroup, out: Tensor, lse: Tensor) -> None:
-    """Bring a group's partials, a block an item, into those of some ranks."""
-    if group.blocks == 1:
-        partial.add(group.block, out, lse)
-    else:
-        partial.add_each(group.whole, group.joined_rows(out), group.joined_lse(lse))
 
 
 def position_is_irrelevant(x: Tensor) -> bool:

@@ -39,17 +39,10 @@ class Side(NamedTuple):
         """Of each block: item of all ranks, its first row, its rows: (N, 3)."""
         found = []
         for call in lot:
-            group, ranks = call.group, call.sources(call.ranks) if self.keys else call.ranks
-            first = group.block.key if self.keys else group.block.query
-            rows = first.stop - first.start
-            below, along = (
-                np.tile(np.arange(group.count), group.across),
-                np.repeat(np.arange(group.across), group.count),
-            )
-            begins = first.start + rows * (along if self.keys else below)
+            ranks = call.sources(call.ranks) if self.keys else call.ranks
+            rows = call.block.key if self.keys else call.block.query
             items = np.arange(ranks.start * self.batch, ranks.stop * self.batch)
-            each = np.repeat(items, len(begins)), np.tile(begins, len(items))
-            found.append(np.stack((*each, np.full(len(each[0]), rows)), axis=1))
+            found.append(np.stack(np.broadcast_arrays(items, rows.start, rows.stop - rows.start), axis=1))
         return np.concatenate(found)
 
     def unit(self, calls: Lot) -> int:
@@ -123,7 +116,7 @@ def reached(progress: tuple[bytes, ...], lot: Lot) -> tuple[bytes, ...]:
     """The progress of the ranks after a lot."""
     found = [bytearray(of) for of in progress]
     for call in lot:
-        rows = call.group.whole.query
+        rows = call.block.query
         for rank in call.ranks:
             found[rank][rows] = b"\1" * (rows.stop - rows.start)
     return tuple(map(bytes, found))
@@ -142,7 +135,7 @@ def gathered(x: Tensor, lot: Lot, side: Side) -> Tensor:
     """x (W B, S, ...) -> (N, S', ...), the rows of each block of the lot."""
     where, unit = index(lot, side, x.device)
     blocks = x.reshape(-1, unit, *x.shape[2:]).index_select(0, where)
-    one = lot[0].group.one
+    one = lot[0].one
     return blocks.view(-1, (one.key if side.keys else one.query).stop, *x.shape[2:])
 
 

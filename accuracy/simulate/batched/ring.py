@@ -3,9 +3,8 @@
 The ranks are beside each other in the batch of one tensor, (W B, S/W, ...). Keys and values stay where they are and
 are looked up where they would have come from; what travel would have rounded is rounded. Consecutive ranks that compute
 the same blocks of consecutive sources are one kernel call, one merge and one sum, or as few as the kernel's `foldable`
-says keep every bit; so are blocks of one rank below each other (`accuracy.simulate.batched.key_group`), and the kernel
-calls of several steps (`accuracy.simulate.batched.operands`), whose partials are then merged and gradients summed in
-few passes (`accuracy.simulate.batched.listed`).
+says keep every bit; so are the kernel calls of several steps (`accuracy.simulate.batched.operands`), whose partials are
+then merged and gradients summed in few passes (`accuracy.simulate.batched.listed`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,6 @@ from torch import Tensor
 from accuracy.kernel.block.running_state import RunningState
 from accuracy.simulate.batched import fold, listed, operands
 from accuracy.simulate.batched.fold import RankStates, blamed, items, value
-from accuracy.simulate.batched.key_group import KeyGroup
 from accuracy.variant.base import Rank
 from accuracy.variant.join import Accumulator, Running
 from accuracy.variant.ring import Blocks
@@ -35,7 +33,7 @@ def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resul
         several = not isinstance(partials.whole, RunningState)
         for runs, k, v, _ in _turns(rank, blocks, q[:batch], kv, several):
             calls = list(fold.calls(rank, "forward", runs, q[:batch], k[:batch]))
-            reads = (KeyGroup.rows, q), (KeyGroup.keys, k), (KeyGroup.keys, v)
+            reads = ("rows", q), ("keys", k), ("keys", v)
             computed = reader.ahead(calls, reads, rank.attend) if several else []
             if listed.merge(partials, tuple(calls), computed):
                 continue
@@ -56,16 +54,14 @@ def _join(
     """Some ranks of a call into their partials; ahead: those of all its ranks, where they are computed."""
     if isinstance(partial, RunningState):
         _, k, v = reader.of(call, ranks, reads)
-        partial.add(call.group.block, k, v, rank.scale)
+        partial.add(call.block, k, v, rank.scale)
         return
     if ahead is not None:
-        some = items(
-            range(ranks.start - call.ranks.start, ranks.stop - call.ranks.start), reader.batch * call.group.blocks
-        )
+        some = items(range(ranks.start - call.ranks.start, ranks.stop - call.ranks.start), reader.batch)
         out, lse = (x[some] for x in ahead)
     else:
-        out, lse = rank.attend(call.group.one, *reader.of(call, ranks, reads))
-    fold.merge(partial, call.group, out, lse)
+        out, lse = rank.attend(call.one, *reader.of(call, ranks, reads))
+    partial.add(call.block, out, lse)
 
 
 def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Results]:
@@ -79,8 +75,7 @@ def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resu
         reader, exact = operands.Operands(batch), _is_exact(rank)
         for runs, k, v, hop in _turns(rank, blocks, q[:batch], kv, exact):
             calls = list(fold.calls(rank, "backward", runs, q[:batch], k[:batch]))
-            rows, keys = [(KeyGroup.rows, x) for x in (dout, q, out)], [(KeyGroup.keys, x) for x in (k, v)]
-            reads = (*rows[:2], *keys, rows[2], (KeyGroup.lse, lse))
+            reads = ("rows", dout), ("rows", q), ("keys", k), ("keys", v), ("rows", out), ("lse", lse)
             computed = reader.ahead(calls, reads, rank.differentiate)
             if not listed.add(sums, tuple(calls), computed):
                 ahead = reader.by_call(computed)
@@ -118,32 +113,12 @@ def _turns(
 
 
 def _sum(sums: Sequence[RankStates[Accumulator]], call: fold.Call, gradients: Sequence[Tensor]) -> None:
-    """Add a call's gradients, a block an item, to the ranks' dq, dk, dv."""
-    group, sources = call.group, call.sources(call.ranks)
-    if group.count > 1:
-        value(sums[0], call.ranks)  # a first block is taken as it is only where it has all rows
-    _add(sums[0], call.ranks, group.whole.query, group.joined_rows(gradients[0]))
-    for total, blocks in zip(sums[1:], gradients[1:], strict=True):
-        if group.across > 1:
-            _add_side_by_side(total, sources, group, blocks.unflatten(0, (-1, group.count)))
-        else:
-            _add(total, sources, group.whole.key, blocks.unflatten(0, (-1, group.count)))
-
-
-def _add(total: RankStates[Accumulator], ranks: range, rows: slice, blocks: Tensor) -> None:
-    batch = len(blocks) // len(ranks)
-    for some, part in total.parts(ranks):
-        part.add_each(rows, blocks[items(range(some.start - ranks.start, some.stop - ranks.start), batch)])
-
-
-def _add_side_by_side(total: RankStates[Accumulator], ranks: range, group: KeyGroup, blocks: Tensor) -> None:
-    """Blocks (N across, count, S'', Hk, D): where they are of all keys, as they lie."""
-    there = value(total, ranks)[items(ranks, total.batch), group.whole.key]
-    if there.is_contiguous():
-        there = there.view(-1, *blocks.shape[2:])
-    else:
-        blocks = group.joined_keys(blocks)
-    Accumulator(there, there.dtype, there).add_each(slice(0, there.shape[1]), blocks)
+    """Add a call's gradients to the ranks' dq, dk, dv."""
+    of_keys = call.sources(call.ranks), call.block.key
+    sides = (call.ranks, call.block.query), of_keys, of_keys
+    for total, (ranks, rows), blocks in zip(sums, sides, gradients, strict=True):
+        for some, part in total.parts(ranks):
+            part.add(rows, blocks[items(range(some.start - ranks.start, some.stop - ranks.start), total.batch)])
 
 
 @contextmanager

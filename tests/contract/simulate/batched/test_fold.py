@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from accuracy.kernel.block import flash_fold
-from accuracy.simulate.batched import fold, listed, operands
+from accuracy.simulate.batched import fold, listed
 from accuracy.simulate.program import build_kernel
 from accuracy.variant.join import sigmoid
 from tests.contract.simulate.batched.both_ways import CHUNKS, MASKS, PAIRS, WIDE, Folding, cases, differing, knobs
@@ -30,23 +30,6 @@ def test_folded_calls_merges_and_sums_give_the_same_bits(places_alike: None, pol
         assert kernel.most > 1 or case.problem.documents
     for case, shards in cases(*words, "world_size=2"):
         assert differing(case, shards) == []
-
-
-def test_a_grid_of_blocks_is_one_call_that_repeats_no_more_keys_than_there_is_room(places_alike, monkeypatch) -> None:
-    """15 tokens a rank in 3 chunks of queries and 5 of keys, of 3 ranks at once; with less room one below the other.
-    Of one rank's 30 keys in chunks of 5 rows, without room, 2 blocks a call."""
-    chunks = ("variant.bpt_ring.query_chunk=5", "variant.bpt_ring.key_chunk=3", "variant=bpt_ring", "world_size=4")
-    alone = ("variant.bpt.query_chunk=5", "variant.bpt.key_chunk=30", "variant=bpt", "world_size=1")
-    for words, mask, room, most in (
-        (chunks, "full", True, 60), (chunks, "causal", True, 45), (chunks, "causal", False, 9),
-        (alone, "full", False, 2),
-    ):  # fmt: skip
-        for module in () if room else (fold, operands):
-            monkeypatch.setattr(module, "COPIED_ELEMENTS", 1)
-        ((case, shards),) = cases(*WIDE, *BLOCKS, *words, f"problem.mask={mask}")
-        kernel = Folding(build_kernel(case), 60)
-        assert differing(case, shards, kernel) == []
-        assert kernel.most == most
 
 
 class Listed(SimpleNamespace):

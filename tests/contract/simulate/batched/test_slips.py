@@ -12,14 +12,14 @@ from accuracy.world import simulated
 from tests.contract.simulate.batched.both_ways import WIDE, Folding, cases, differing
 
 SLIPS = [
-    (operands, "sources if make is KeyGroup.keys else ranks", "ranks"),
+    (operands, 'call.sources(ranks) if what == "keys" else ranks', "ranks"),
     (listed, "index_select(0, where)", "index_select(0, where.roll(1))"),
     (ring, 'arrived = rank.sent("wire", k).to(rank.dtype), rank.sent("wire", v).to(rank.dtype)', "arrived = k, v"),
     (ring, 'now.copy_(rank.sent("gradient_wire", now))', "pass"),
-    (ring, "_add(total, sources", "_add(total, call.ranks"),
+    (ring, "of_keys = call.sources(call.ranks)", "of_keys = call.ranks"),
     (fold, "range(ranks.start + self.shift, ranks.stop + self.shift)", "range(ranks.start, ranks.stop)"),
-    (fold, "for piece in group.pieces(high)", "for piece in group.pieces(high)[:1]"),
-    (ring, "group.joined_rows(gradients[0])", "group.joined_rows(gradients[0]).flip(2)"),
+    (fold, "for block in run.blocks]", "for block in run.blocks[:1]]"),
+    (ring, "sides, gradients, strict", "sides, [gradients[0].flip(1), *gradients[1:]], strict"),
     (llama3, "llama3.on_the_wire(rank, x, group)", "x[:, :, group.kv]"),
     (llama3, "(-1, self.count)).movedim(1, 2)", "(-1, self.count)).flip(1).movedim(1, 2)"),
     (llama3, "queries, outs, lses, strict", "queries, outs, lses[::-1], strict"),

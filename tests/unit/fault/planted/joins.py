@@ -14,7 +14,7 @@ from accuracy.core.precision import Precision
 from accuracy.kernel.block.running_state import RunningState
 from accuracy.variant import ring
 from accuracy.variant.base import Rank, Schedule
-from accuracy.variant.join import Accumulator, Formula, Running, join_each
+from accuracy.variant.join import Accumulator, Formula, Running
 from accuracy.world.base import Tensors
 from tests.unit.fault.planted.base import EVERYTHING, GRADIENTS, Fault, changed, on_rank, reported
 
@@ -58,8 +58,8 @@ def merged_by(formula: Formula, schedule: Schedule = ring.SCHEDULE) -> Schedule:
         if isinstance(found, RunningState):
             raise RuntimeError("the fault is in the merge, and this kernel carries its state unmerged: use another")
 
-        def join(rows: slice, outs: Tensor, lses: Tensor) -> None:
-            join_each(formula, found.out[:, rows], found.lse[:, rows], outs, lses)
+        def join(rows: slice, *block: Tensor) -> None:
+            found.out[:, rows], found.lse[:, rows] = formula(found.out[:, rows], found.lse[:, rows], *block)
 
         found._join = join
         return found
