@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accuracy.cli import USAGE_ERROR, check, judge, publish, reduce, report, tolerance
-from experiments.probe import __main__ as probe
 from tests.command_line import TINY, Answer, CommandLine
 from tests.unit.gate.made_up import MadeUp, write_run
 
@@ -21,7 +20,7 @@ EXAMPLES = settings(
 MAINS: dict[str, Callable[[Sequence[str]], object]] = {
     "accuracy report": report.main, "accuracy publish": publish.main, "accuracy check": check.main,
     "accuracy accept": lambda words: check.main(["accept", *words]),
-    "python -m experiments.probe": probe.main, "accuracy judge": judge.main,
+    "accuracy judge": judge.main,
     "accuracy reduce": reduce.main, "accuracy tolerance": tolerance.main,
 }  # fmt: skip
 HUGE = "9" * 400
@@ -79,9 +78,6 @@ PATTERNS = {  # of the words of other commands; {run} stands for the folder of a
     "accuracy check": "{place}|{run} {place}|{run} --baseline {place}|{run} --second {place}|{run} --rows {number}"
     "|{run} {run} --baseline {run}|{run} --out /dev/null|{run} --part=1|{run} --nope||{run} x {place}",
     "accuracy accept": "{place}|{run} --to /dev/null --reason x|{run} --reason|{run} --nope||{run} {place}",
-    "python -m experiments.probe": "{word}|kernel={word}|dtype={word}|question={word}|device={word}|kernel.eager={word}"
-    "|kernel.eager.tf32={word}|--config-dir|--json|kernel=eager question=scale device=cpu --json /dev/null/x"
-    "|device=cpu,cuda|kernel.nope.x=1",
     "accuracy reduce": "{place}|{word}|{place} --layer {word}|{place} --tensor {word}|{place} --fn|{place} --layout x",
     "accuracy judge": "{place}|{word}|{place} --layers {word}|{place} --device {word}|{place} --to",
     "accuracy tolerance": "{word}||q_shape={word} dtype=float32|q_shape=1,8,2,{number} dtype=float32|"

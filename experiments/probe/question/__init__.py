@@ -1,1 +1,0 @@
-"""The questions, one a file, found on disk: each has `ask(subject) -> Answer`; its name is its file's."""
