@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from accuracy.core.quantisation import FORMATS, Policy
-from accuracy.kernel.triton.available import fp8_passes
 from accuracy.runtime.quantise import rotation, scales_of
 
 DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
@@ -45,8 +44,6 @@ class Operand:
 
     def _copied(self, *, interleaved: bool) -> Tensor:
         missing = -self.codes.shape[2] % ALIGNED
-        if quick := fp8_passes(self.codes):
-            return quick.transposed(self.codes, self.codes.shape[2] + missing, interleaved=interleaved)
         bits = torch.nn.functional.pad(self.codes.view(torch.uint8), (0, 0, 0, missing)).transpose(2, 3)
         if interleaved:
             bits = bits.unflatten(-1, (-1, 2, 4, 2)).transpose(-3, -2).flatten(-4)
@@ -60,19 +57,12 @@ def cast(x: Tensor, word: str, policy: Policy, turned: bool = False) -> Operand:
     if turned and policy.hadamard:
         rows = rows.float() @ rotation(x.shape[-1], torch.float32, x.device)
     tokens = policy.block if policy.granularity == "block" else rows.shape[2]
-    quick = fp8_passes(rows) if rows.stride(-1) == 1 else None
-    if policy.granularity == "block":
-        parts = quick.largest_values(rows) if quick else rows.abs().amax(-1).float()
-        each = tokens // quick.TOKENS if quick else tokens
-        most = torch.nn.functional.pad(parts, (0, -parts.shape[2] % each)).unflatten(2, (-1, each)).amax(-1)
-    else:
-        parts = quick.largest_values(rows) if quick else rows.abs().amax((-2, -1)).float()[..., None]
-        most = parts.amax() if policy.granularity == "tensor" else parts.amax(-1, keepdim=True)
+    parts = rows.abs().amax(-1).float()
+    most = torch.nn.functional.pad(parts, (0, -parts.shape[2] % tokens)).unflatten(2, (-1, tokens)).amax(-1)
+    most = most.amax() if policy.granularity == "tensor" else most
     scales = scales_of(rows, form, policy, (), most)
     per_head = scales.expand(*rows.shape[:2], most.shape[-1] if most.ndim else 1).contiguous()
     divisors = torch.where(per_head == 0, 1.0, per_head)
-    if quick:
-        return Operand(quick.divided(rows, divisors, tokens, DTYPES[word]), per_head, tokens)
     spread = divisors.repeat_interleave(tokens, 2)[:, :, : rows.shape[2], None]
     return Operand((rows.float() / spread).to(DTYPES[word]).contiguous(), per_head, tokens)
 

@@ -114,13 +114,13 @@ def one_pass() -> ModuleType | None:
     return one_pass
 
 
-def fp8_passes(x: Tensor) -> ModuleType | None:
-    """The module that does the same around products in 8 bits; None too where x is not on a GPU."""
+def cut_sums(x: Tensor) -> ModuleType | None:
+    """The module that does the same for sums that are cut off; None too where x is not on a GPU."""
     if not x.is_cuda or one_pass() is None:
         return None
-    from accuracy.kernel.triton import fp8_passes
+    from accuracy.kernel.triton import cut_sums
 
-    return fp8_passes
+    return cut_sums
 
 
 @cache
