@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from accuracy.bound.backward import Sums, backward, finished
-from accuracy.bound.forward import Rows, forward, scores
+from accuracy.bound.forward import Rows, Scores, forward, scores
 from accuracy.bound.policy import Policy
-from accuracy.bound.shifted import shifted
 from accuracy.core.dtype import REFERENCE_ERROR
 from accuracy.core.errors import ConfigError
 from accuracy.reference.float64 import Reference, add_to_bias, seen_keys
@@ -88,7 +87,7 @@ def bounds(
                 dq, dk, dv, dbias = backward(part, scored, done, policy)
                 here, there = (item, rows, head), (item, keys, kv)
                 if shifts:
-                    mean = shifted(part, scored, policy)
+                    mean = _shifted(part, scored, policy)
                     shifts["out"][here], shifts["dq"][here] = mean.out, mean.dq
                     shifts["lse"][item, head, rows] = mean.lse[:, 0]
                     shifts["dk"][there] += mean.dk
@@ -121,6 +120,39 @@ def bounds(
         bound.variance.mul_(OWN_ERROR).add_(SMALLEST)
         found[name] = replace(bound, shift=shifts[name].abs_() if name in shifts else 0.0)
     return found
+
+
+@dataclass(frozen=True)
+class _Shifted:
+    """Mean errors, minus: of out, dq (R, D) and lse (R, 1); of the terms of dk and dv (C, D), without what their own
+    sums lose."""
+
+    out: Tensor
+    lse: Tensor
+    dq: Tensor
+    dk: Tensor
+    dv: Tensor
+
+
+def _shifted(rows: Rows, found: Scores, policy: Policy) -> _Shifted:
+    """By how much is each result off in the mean where tensor cores cut off their sums? README.md, section 5b. Signed,
+    to first order: what rows add to dk and dv is added up before its size is taken."""
+    p, slope, scale = found.p, found.slope, rows.scale
+    exponent = slope * scale * _lost(rows.q, rows.k.T, policy)
+    lse = (p * exponent).sum(1, keepdim=True)
+    moved = p * (exponent - lse)  # of the weights, normalised
+    out = policy.lost(rows.out, p @ rows.v.abs(), found.terms) + moved @ rows.v
+    delta = (rows.dout * out).sum(1, keepdim=True)
+    off = rows.dout @ rows.v.T - (rows.delta if rows.dlse is None else rows.delta - rows.dlse)
+    of_ds = slope * (moved * off + p * (_lost(rows.dout, rows.v.T, policy) - delta))
+    size = scale * (p * slope * off).abs() @ rows.k.abs()
+    dq = scale * (of_ds @ rows.k) + policy.lost(rows.dq, size, found.terms)
+    return _Shifted(out, lse, dq, scale * (of_ds.T @ rows.q), moved.T @ rows.dout)
+
+
+def _lost(left: Tensor, right: Tensor, policy: Policy) -> Tensor:
+    """By how much the elements of a product of two matrices are too small in the mean."""
+    return policy.lost(left @ right, left.abs() @ right.abs(), left.shape[1])
 
 
 def _ties(dout: Tensor, v: Tensor, policy: Policy) -> tuple[bool, bool]:
