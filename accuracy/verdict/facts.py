@@ -103,7 +103,10 @@ class Facts:
     trend: str = ""  # of the error over these ranks: growing, falling
     # under which condition
     settings: tuple[tuple[str, ...], ...] = ()  # a group of alternatives each: all wrong problems, no right one has one
-    more_problems: int = 0  # where the settings are those of one wrong problem, how many more are wrong
+    settings_right: tuple[str, ...] = ()  # alternatives: all right problems have one, and no wrong one
+    wrong_problems: int = 0  # of so many problems, where no setting tells them from right ones
+    problems: int = 0
+    example: tuple[str, ...] = ()  # settings of a wrong one of these
     sizes_wrong: tuple[int, ...] = ()
     sizes_right: tuple[int, ...] = ()
     inputs: tuple[str, ...] = ()  # those that show it

@@ -81,10 +81,11 @@ def _where(best: Cause, proven: frozenset[str], cases: list[Cause], rows: pd.Dat
     others = {each.case for each in asked} - proven - padded
     if not others:
         return "", ""
-    for name in SHAPE:
-        holds, fails = ({*about.loc[[*ids], name]} for ids in (proven, others))
-        if not holds & fails:
-            return f"{name}={', '.join(map(str, sorted(holds)))}", ", ".join(map(str, sorted(fails)))
+    values = {name: [{*about.loc[[*ids], name]} for ids in (proven, others)] for name in SHAPE}
+    apart = {name: each for name, each in values.items() if not each[0] & each[1]}
+    if len(apart) == 1:  # else what else the cases differ in may be it
+        (name, (holds, fails)), *_ = apart.items()
+        return f"{name}={', '.join(map(str, sorted(holds)))}", ", ".join(map(str, sorted(fails)))
     return f"{len(proven)} of {len(proven) + len(others)} cases", ""
 
 

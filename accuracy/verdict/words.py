@@ -157,13 +157,13 @@ def what(facts: "Facts", verbs: Mapping[str, str] = VERBS) -> str:
 
 def where(facts: "Facts") -> Iterator[str]:
     """With which problems, inputs and sizes, on which ranks, and how the error goes from rank to rank."""
-    groups = " and ".join(map(" or ".join, facts.settings))
-    more = f" and in {facts.more_problems} more" if facts.more_problems else ""
+    groups = f"only with {' and '.join(map(' or '.join, facts.settings))}" if facts.settings else ""
+    some = f"in {facts.wrong_problems} of {facts.problems} problems, as with {' and '.join(facts.example)}"
     special = f"on {listed(facts.inputs)} inputs only" if facts.inputs and "gaussian" not in facts.inputs else ""
-    if conditions := [each for each in (f"only with {groups}{more}" if groups else "", special) if each]:
+    if conditions := [x for x in (groups or some * bool(facts.problems), special) if x]:
         yield ", ".join(conditions) + (f" (run in {facts.run_in})" if facts.run_in else "")
-    if 0 < len(facts.ranks) < facts.size:
-        yield those("rank", facts.ranks, facts.size)
+    yield from [f"not with {' or '.join(facts.settings_right)}"] if facts.settings_right else []
+    yield from [those("rank", facts.ranks, facts.size)] if 0 < len(facts.ranks) < facts.size else []
     if facts.sizes_right:
         first, right = min(facts.sizes_wrong), listed(facts.sizes_right)
         more = f"{first} ranks or more" if max(facts.sizes_right) < first else f"{listed(facts.sizes_wrong)} ranks"
