@@ -107,7 +107,8 @@ def _gaps(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     status = cases.loc[~cases["dtype"].isin(without["dtype"]), "status"]
     reasons = without.groupby("sentence", sort=False)["dtype"].agg(tuple)
     returned = set(verdicts.loc[has_numbers, "tensor"])
-    uncertain = results[(results["world_size"] > 1) & results["error_rel"].notna() & results["condition_sum"].isna()]
+    unsure = (results["world_size"] > 1) | results["options"].map(fields.is_foreign).astype(bool)
+    uncertain = results[unsure & results["error_rel"].notna() & results["condition_sum"].isna()]
     return {
         "not_tried": _not_tried(results[(results["status"] == OK) & results["mask"].notna()]),
         "not_taken": _not_taken(results),
