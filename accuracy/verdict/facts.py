@@ -119,6 +119,7 @@ class Facts:
     # what was measured, and what was not
     missing_sizes: Mapping[int, str] = field(default_factory=dict)  # numbers of ranks without a number, and why
     inside: frozenset[str] = frozenset()  # facts of a user's function (`accuracy.verdict.inside`)
+    kept_sum: str = ""  # how far off a softmax's sum over keys that is kept in 16 bits puts what
     unsteady: tuple[str, ...] = ()  # tensors whose sums are added in another order from call to call
     arithmetic: str = ""  # what it was found to compute its products in, in words
     not_tried: tuple[str, ...] = ()
