@@ -185,8 +185,8 @@ def _is_function(node: Any) -> bool:
 
 def _of_functions(grid: Any, most: int) -> Any:
     """Return a further grid for functions, whose steps cannot be watched, with its own world sizes as far as functions
-    get them; None where none is left. A main grid of one rank says that a function is made for one, which is then
-    called again and again there. Fewer queries than keys are nothing that every function serves."""
+    get them; None where none is left. A function is called again and again on one rank, too. Fewer queries than keys
+    are nothing that every function serves."""
     if not isinstance(grid, Mapping):
         return grid
     if isinstance(grid.get("problem"), Mapping) and grid["problem"].get("seqlen_q"):
@@ -195,7 +195,9 @@ def _of_functions(grid: Any, most: int) -> Any:
     found = {**grid, "reruns": {**reruns, "trace": False}} if isinstance(reruns, Mapping) else {**grid}
     if "world_size" not in grid:
         return found
+    again = bool((reruns or {}).get("repeat"))
     if most == 1:
-        return {**found, "world_size": 1} if (reruns or {}).get("repeat") else None
-    sizes = [size for size in values_of(grid["world_size"]) if not isinstance(size, int) or size <= max(most, FEW)]
+        return {**found, "world_size": 1} if again else None
+    sizes = [1] if again else []  # it may be one of one device whatever its file imports
+    sizes += [size for size in values_of(grid["world_size"]) if not isinstance(size, int) or size <= max(most, FEW)]
     return {**found, "world_size": sizes} if sizes else None

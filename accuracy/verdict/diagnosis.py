@@ -68,6 +68,7 @@ def _facts(
     if label == NONDETERMINISTIC:
         label = next((each for each in BUGS if (verdicts["label"] == each).any()), label)
     elif label == ROUNDING:
+        pattern["kept_sum"] = _kept_sum(verdicts, results)
         pattern |= {"inside": inside.marks(verdicts), "widths": _widths(results, pattern["dtypes"], verdicts)}
         sizes = verdicts.loc[verdicts["label"] != NOT_MEASURED, "world_size"]
         pattern["sizes_right"] = tuple(sorted(map(int, set(sizes))))
@@ -75,6 +76,18 @@ def _facts(
         hardly = 2 * gaps["failed"] > gaps["cases"]
         label = few or (HARDLY_CHECKED if hardly else label)
     return Facts(name, label, causes=known, **pattern, **gaps, **_trace(steps))
+
+
+def _kept_sum(verdicts: pd.DataFrame, results: pd.DataFrame) -> str:
+    """Return how far a sum over keys that is kept in 16 bits puts the first tensor off on Gaussian inputs; empty
+    without one."""
+    off = verdicts[[each.get(inside.MARK) == inside.SUM_OF_KEYS for each in verdicts["numbers"]]]
+    if off.empty:
+        return ""
+    rows = results[results["tensor"].isin(off["tensor"]) & results["dtype"].isin(off["dtype"])]
+    rows = rows[(rows["rank"] == ALL_RANKS) & (rows["inputs"] == INDEPENDENT)]
+    row = rows[rows["tensor"] == min(off["tensor"], key=TENSORS.index)].nlargest(1, "error_rel").iloc[0]
+    return f"{row['tensor']} is {row['error_rel']:.2g} off in {row['dtype']} at {count(int(row['seqlen']), 'token')}"
 
 
 def _widths(results: pd.DataFrame, dtypes: tuple[str, ...], verdicts: pd.DataFrame) -> tuple[Width, ...]:
@@ -107,7 +120,8 @@ def _gaps(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     status = cases.loc[~cases["dtype"].isin(without["dtype"]), "status"]
     reasons = without.groupby("sentence", sort=False)["dtype"].agg(tuple)
     returned = set(verdicts.loc[has_numbers, "tensor"])
-    uncertain = results[(results["world_size"] > 1) & results["error_rel"].notna() & results["condition_sum"].isna()]
+    unsure = (results["world_size"] > 1) | results["options"].map(fields.is_foreign).astype(bool)
+    uncertain = results[unsure & results["error_rel"].notna() & results["condition_sum"].isna()]
     return {
         "not_tried": _not_tried(results[(results["status"] == OK) & results["mask"].notna()]),
         "not_taken": _not_taken(results),

@@ -103,7 +103,10 @@ class Facts:
     trend: str = ""  # of the error over these ranks: growing, falling
     # under which condition
     settings: tuple[tuple[str, ...], ...] = ()  # a group of alternatives each: all wrong problems, no right one has one
-    more_problems: int = 0  # where the settings are those of one wrong problem, how many more are wrong
+    settings_right: tuple[str, ...] = ()  # alternatives: all right problems have one, and no wrong one
+    wrong_problems: int = 0  # of so many problems, where no setting tells them from right ones
+    problems: int = 0
+    example: tuple[str, ...] = ()  # settings of a wrong one of these
     sizes_wrong: tuple[int, ...] = ()
     sizes_right: tuple[int, ...] = ()
     inputs: tuple[str, ...] = ()  # those that show it
@@ -116,6 +119,7 @@ class Facts:
     # what was measured, and what was not
     missing_sizes: Mapping[int, str] = field(default_factory=dict)  # numbers of ranks without a number, and why
     inside: frozenset[str] = frozenset()  # facts of a user's function (`accuracy.verdict.inside`)
+    kept_sum: str = ""  # how far off a softmax's sum over keys that is kept in 16 bits puts what
     unsteady: tuple[str, ...] = ()  # tensors whose sums are added in another order from call to call
     arithmetic: str = ""  # what it was found to compute its products in, in words
     not_tried: tuple[str, ...] = ()

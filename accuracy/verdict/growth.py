@@ -10,9 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from scipy.special import stdtrit
 
 from accuracy.core.number import count, signed
+from accuracy.results.table import ALL_RANKS
+from accuracy.verdict.evidence import INDEPENDENT
 
 SMALLEST_WORLD_SIZE = 2  # W = 1 has no merge: it is single-device attention
 FEWEST_WORLD_SIZES = 3
@@ -70,3 +73,26 @@ def fit_growth(points: Iterable[tuple[float, float]]) -> Growth | str:
     (slope, _), covariance = np.polyfit(x, y, 1, cov=True)
     half = stdtrit(len(usable) - 2, 0.975) * math.sqrt(covariance[0, 0])
     return Growth(float(slope), float(slope - half), float(slope + half), len(usable))
+
+
+def trend(errors: pd.Series) -> str:
+    """Whether every step over at least three ranks goes the same way."""
+    steps = np.diff(errors.to_numpy()) if len(errors) > 2 and np.isfinite(errors).all() else np.zeros(1)
+    return "growing" if (steps > 0).all() else "falling" if (steps < 0).all() else ""
+
+
+def growths(rows: pd.DataFrame, tensors: tuple[str, ...], dtype: str) -> dict[str, Growth]:
+    """The growth of each tensor that has one, on Gaussian inputs."""
+    rows = rows[(rows["rank"] == ALL_RANKS) & (rows["dtype"] == dtype) & (rows["inputs"] == INDEPENDENT)]
+    of_tensor = {name: rows[rows["tensor"] == name] for name in tensors}
+    fits = {name: fit_growth(zip(x["world_size"], x["error_rel"], strict=True)) for name, x in of_tensor.items()}
+    return {name: fit for name, fit in fits.items() if isinstance(fit, Growth)}
+
+
+def ratios(rows: pd.DataFrame, dtype: str, size: int) -> tuple[float, ...]:
+    """Errors of dq, dk and dv over the least of them, which tell one cause from another; none where one is missing."""
+    rows = rows[(rows["rank"] == ALL_RANKS) & (rows["dtype"] == dtype) & (rows["world_size"] == size)]
+    gaussian = rows["inputs"] == INDEPENDENT
+    errors = (rows[gaussian] if gaussian.any() else rows).groupby("tensor")["error_rel"].mean()
+    found = [float(errors.get(name, 0.0)) for name in ("dq", "dk", "dv")]
+    return tuple(each / min(found) for each in found) if all(0 < each < float("inf") for each in found) else ()

@@ -31,6 +31,7 @@ DEVIATIONS = 5.0
 MARK = "inside"  # in the numbers of a finding that is a fact and no fault: float32 inside, or one of the next three
 LSE, WEIGHTS, SCORES = "lse", "weights", "scores"  # lse stored in float32; equal values, or scores, in 16 bits
 ORDER = "order"  # sums in another order from call to call
+SUM_OF_KEYS = "sum"  # a softmax's sum that is kept in 16 bits
 SUMS = "sums"  # float32 sums that a tensor core cuts off
 PRODUCTS = {  # what a user's function was found to compute in (`accuracy.core.dtype.ARITHMETIC`), in words
     "tf32": "float32 in TF32, as tensor cores do (operands rounded to 10 bits behind the point)",

@@ -13,9 +13,9 @@ import pandas as pd
 from accuracy.core import fields
 from accuracy.core.dtype import DTYPES, PROBES
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS
+from accuracy.verdict import growth
 from accuracy.verdict.evidence import INDEPENDENT, times_single_device
 from accuracy.verdict.facts import FORWARD, leading
-from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.inside import is_healthy
 from accuracy.verdict.label import (
     BUGS,
@@ -34,6 +34,8 @@ PROBLEM = fields.names(fields.PROBLEM)
 GROUP = "heads/heads_kv"
 RIGHT = 3.0  # a rank whose error is below 3 times single device's is right (the limit of `excess` for one rank)
 METRICS = ("error_rel", "single_device_rel", "floor_rel", "nonfinite")
+PADDED = ",padding=end"  # of one rank it changes nothing
+MOST_KINDS = 2  # of settings that cover the wrong problems: more are marks of the grid
 Settings = tuple[tuple[str, ...], ...]
 
 
@@ -56,11 +58,14 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     rows = every[~every["inputs"].isin(list(PROBES))]
     found |= {"dtypes": dtypes, "world_sizes": _integers(wrong["world_size"])}
     if leads == ROUNDING:  # no mark of a fault is looked for
-        return found | {"growth": _growth(rows, ALL_TENSORS, dtypes[0])}
+        return found | {"growth": growth.growths(rows, ALL_TENSORS, dtypes[0])}
     here = judged[judged["_problem"] == wrong["_problem"].iloc[0]]
     shown = _shown(rows, wrong)
     there = here[here["world_size"].isin(wrong["world_size"])]
+    conditions = _conditions(judged, wrong, _measured_on(results, judged, shown))
     at_sizes = every[every["world_size"].isin(wrong["world_size"])]
+    if settings := conditions.get("settings"):  # other problems that have these, too
+        there, at_sizes = (_having(each, settings, wrong) for each in (judged, results[results["error_rel"].notna()]))
     tried = _by_precision(at_sizes["dtype"][at_sizes["inputs"].isin(_asked(wrong, shown))])
     tried = tried or _by_precision(there["dtype"])
     run = _by_precision(judged["dtype"])
@@ -72,7 +77,7 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     of_tensors = there[there["tensor"].isin(tensors) & there["dtype"].isin(tried)]
     bugs, every_bug = (each[each["label"].isin(BUGS)] for each in (here, verdicts))
     others_here, floors = _tensors_but(bugs, *tensors), (here["label"] == PRECISION_FLOOR) & ~here["_healthy"]
-    return found | _conditions(judged, wrong, _measured_on(results, judged, shown)) | {
+    return found | conditions | {
         "others": _tensors_but(every_bug, *tensors) if leads == NONDETERMINISTIC else others_here,
         "coarser": _tensors_but(here[floors], *tensors, *others_here) if len(bugs) else (),
         "sound_dtypes": _by_precision({*of_tensors["dtype"]} - {*of_tensors.loc[~of_tensors["_healthy"], "dtype"]}),
@@ -82,11 +87,23 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
                    for floor in _by_precision(x for _, x in floor_of if x)},
         "inputs": shown,
         "ranks": tuple(map(int, off.index)),
-        "trend": _trend(off),
-        "growth": _growth(rows, tensors, dtypes[-1]),
-        "ratios": _ratios(rows, dtypes[-1], size),
+        "trend": growth.trend(off),
+        "growth": growth.growths(rows, tensors, dtypes[-1]),
+        "ratios": growth.ratios(rows, dtypes[-1], size),
         "gain": _gain(wrong[wrong["tensor"] == leading(tensors)[0]]),
     }  # fmt: skip
+
+
+def _having(rows: pd.DataFrame, settings: Settings, wrong: pd.DataFrame) -> pd.DataFrame:
+    """The rows of as many ranks as are wrong, of problems that have a setting of each group."""
+    values = {**rows, GROUP: rows["heads"] // rows["heads_kv"]}
+    if (wrong["world_size"] == 1).all():
+        values["mask"] = rows["mask"].str.replace(PADDED, "")
+    chosen = rows["world_size"].isin(wrong["world_size"])
+    for group in settings:
+        of_group = [values[name].astype(str) == value for name, value in (each.split("=", 1) for each in group)]
+        chosen &= pd.concat(of_group, axis=1).any(axis=1)
+    return rows[chosen]
 
 
 def _by_problem(judged: pd.DataFrame) -> pd.DataFrame:
@@ -178,28 +195,6 @@ def _profile(rows: pd.DataFrame, tensor: str, dtype: str, size: int, inputs: tup
     return times[times > RIGHT]
 
 
-def _trend(errors: pd.Series) -> str:
-    """Whether every step over at least three ranks goes the same way."""
-    steps = np.diff(errors.to_numpy()) if len(errors) > 2 and np.isfinite(errors).all() else np.zeros(1)
-    return "growing" if (steps > 0).all() else "falling" if (steps < 0).all() else ""
-
-
-def _growth(rows: pd.DataFrame, tensors: tuple[str, ...], dtype: str) -> dict[str, Growth]:
-    rows = rows[(rows["rank"] == ALL_RANKS) & (rows["dtype"] == dtype) & (rows["inputs"] == INDEPENDENT)]
-    of_tensor = {name: rows[rows["tensor"] == name] for name in tensors}
-    fits = {name: fit_growth(zip(x["world_size"], x["error_rel"], strict=True)) for name, x in of_tensor.items()}
-    return {name: fit for name, fit in fits.items() if isinstance(fit, Growth)}
-
-
-def _ratios(rows: pd.DataFrame, dtype: str, size: int) -> tuple[float, ...]:
-    """Errors of dq, dk and dv over the least of them, which tell one cause from another; none where one is missing."""
-    rows = rows[(rows["rank"] == ALL_RANKS) & (rows["dtype"] == dtype) & (rows["world_size"] == size)]
-    gaussian = rows["inputs"] == INDEPENDENT
-    errors = (rows[gaussian] if gaussian.any() else rows).groupby("tensor")["error_rel"].mean()
-    found = [float(errors.get(name, 0.0)) for name in ("dq", "dk", "dv")]
-    return tuple(each / min(found) for each in found) if all(0 < each < float("inf") for each in found) else ()
-
-
 def _gain(wrong: pd.DataFrame) -> float | None:
     """The last certain gain of a tensor."""
     found = [each for each in wrong["numbers"] if "gain" in each]
@@ -208,43 +203,46 @@ def _gain(wrong: pd.DataFrame) -> float | None:
 
 
 def _conditions(judged: pd.DataFrame, wrong: pd.DataFrame, asked: "pd.Series[bool]") -> dict[str, Any]:
-    """Where the main problem is wrong, the numbers of ranks that are wrong and right in it and in problems like it;
-    where it is right, the settings that all wrong problems and no right one have. Where nothing tells them apart, the
-    settings are those of one wrong problem, beside the number of the others; where no problem is right, there are none.
+    """The numbers of ranks that are wrong and right in the wrong problems, and what tells problems apart. Where the
+    main one is wrong: the settings that all right ones and no wrong one have. Where it is right: those that all wrong
+    ones and no right one have, or how many are wrong and measured, and one of them.
 
     Right is a problem that was measured as the wrong ones were, asked: on inputs that show it, in a dtype and on a
-    number of ranks that are wrong, and in which each of the wrong tensors is healthy there.
+    number of ranks that are wrong, and in which each of the wrong tensors is healthy there. One token has a weight of
+    1 whatever is done to it: it shows no fault, and is none.
     """
     bugs = judged[judged["label"] == wrong["label"].iloc[0]]
     bad = judged["_problem"].isin(bugs["_problem"])
     of_tensors = judged["tensor"].isin(wrong["tensor"])
-    if bad.iloc[0]:
-        bugs = bugs[bugs["tensor"].isin(wrong["tensor"])]
-        same = judged["_problem"].isin(bugs["_problem"]) & of_tensors & judged["dtype"].isin(bugs["dtype"])
-        wrong_sizes = {*bugs["world_size"]}
-        right_sizes = {*judged.loc[same & judged["_healthy"], "world_size"]} - wrong_sizes
-        return {"sizes_wrong": _integers(wrong_sizes), "sizes_right": _integers(right_sizes)}
-    if sizes := _sizes_alone(judged, bugs, bad):
+    of_bugs = bugs[bugs["tensor"].isin(wrong["tensor"])] if bad.iloc[0] else bugs
+    same = judged["_problem"].isin(of_bugs["_problem"]) & of_tensors & judged["dtype"].isin(of_bugs["dtype"])
+    sizes_wrong = {*of_bugs["world_size"]}
+    sizes_right = {*judged.loc[same & judged["_healthy"], "world_size"]} - sizes_wrong
+    at_sizes = {"sizes_wrong": _integers(sizes_wrong), "sizes_right": _integers(sizes_right)}
+    if sizes := () if bad.iloc[0] else _sizes_alone(judged, bugs, bad):
         return {"settings": (tuple(f"world_size={size}" for size in sizes),)}
     alike = asked & of_tensors & judged["dtype"].isin(bugs["dtype"]) & judged["world_size"].isin(bugs["world_size"])
     ill = judged["_problem"].isin(judged.loc[of_tensors & ~judged["_healthy"], "_problem"])
-    right = judged["_problem"].isin(judged.loc[alike, "_problem"]) & ~ill & ~bad
+    right = judged["_problem"].isin(judged.loc[alike, "_problem"]) & ~ill & ~bad & (judged["seqlen"] > 1)
     judged, bad = judged[bad | right], bad[bad | right]
     if bad.all():
-        return {}
-    if (judged["world_size"] == 1).all():  # one rank pads nothing
-        judged = judged.assign(mask=judged["mask"].str.replace(",padding=end", ""))
+        return at_sizes
+    if (judged["world_size"] == 1).all():
+        judged = judged.assign(mask=judged["mask"].str.replace(PADDED, ""))
+    judged = judged.assign(**{GROUP: judged["heads"] // judged["heads_kv"]})
+    if bad.iloc[0]:
+        groups = _alone(judged, ~bad, (*PROBLEM, GROUP))
+        return at_sizes | {"settings_right": groups[0] if len(groups) == 1 else ()}
     masks = judged["mask"].isin(judged.loc[bad, "mask"])
     found = _alone(judged, bad)
     if not found and not masks.all() and (found := _alone(judged[masks], bad[masks])):
         found = (tuple(f"mask={mask}" for mask in sorted({*judged.loc[bad, "mask"]})), *found)
-    found = found or _alone(judged.assign(**{GROUP: judged["heads"] // judged["heads_kv"]}), bad, (GROUP,))
+    found = found or _alone(judged, bad, (GROUP,))
     if found:
-        return {"settings": found}
+        return at_sizes | {"settings": found}
     each = judged[bad].drop_duplicates("_problem")
-    names = ("seqlen", "heads", "heads_kv", "head_dim", "mask")
-    settings = tuple((f"{name}={each[name].iloc[0]}",) for name in names)
-    return {"settings": settings, "more_problems": len(each) - 1}
+    example = tuple(f"{name}={each[name].iloc[0]}" for name in ("seqlen", "heads", "heads_kv", "head_dim", "mask"))
+    return at_sizes | {"wrong_problems": len(each), "problems": judged["_problem"].nunique(), "example": example}
 
 
 def _sizes_alone(judged: pd.DataFrame, bugs: pd.DataFrame, bad: "pd.Series[bool]") -> tuple[int, ...]:
@@ -259,16 +257,19 @@ def _sizes_alone(judged: pd.DataFrame, bugs: pd.DataFrame, bad: "pd.Series[bool]
 def _alone(judged: pd.DataFrame, bad: "pd.Series[bool]", names: tuple[str, ...] = PROBLEM) -> Settings:
     """Settings that all wrong problems and no right one have, a group of alternatives each; else one group, of which
     each wrong problem has a setting. A number between those of right problems is a mark of the grid: it is named only
-    where nothing else tells wrong problems from right ones."""
+    where nothing else tells wrong problems from right ones. So is a scale, and what varies over wrong problems that
+    share another setting."""
     right = {name: {*judged.loc[~bad, name]} for name in names}
     own = {name: {*judged.loc[bad, name]} - right[name] for name in names}
     marks = {name: values for name, values in own.items() if not _between(values, right[name])}
     for chosen in (marks, own):
         every = {name: values for name, values in chosen.items() if values == {*judged.loc[bad, name]}}
-        every = {name: values for name, values in every.items() if name not in ("softmax_scale", "seqlen_q")}
-        groups = [_named(name, values) for name, values in (every or _covering(judged[bad], chosen)).items()]
+        simple = {name: values for name, values in every.items() if name not in ("softmax_scale", "seqlen_q")}
+        single = {name: values for name, values in simple.items() if len(values) == 1}
+        told = single or simple
+        groups = [_named(name, values) for name, values in (told or _covering(judged[bad], chosen) or every).items()]
         if groups:
-            return tuple(groups) if every else (tuple(each for group in groups for each in group),)
+            return tuple(groups) if told or every else (tuple(each for group in groups for each in group),)
     return ()
 
 
@@ -281,14 +282,14 @@ def _between(values: set[Any], right: set[Any]) -> bool:
 
 
 def _covering(bad: pd.DataFrame, own: dict[str, set[Any]]) -> dict[str, set[Any]]:
-    """The smallest set of settings, masks first, that covers every wrong problem; empty if none does."""
+    """Settings of at most two kinds, masks first, that cover every wrong problem; empty if none do."""
     found = {}
     for name in ("mask", "softcap", "batch", "head_dim", "heads_kv", "heads", "seqlen"):
         here = bad[name].isin(own.get(name, ()))
         if here.any():
             found[name] = {*bad.loc[here, name]}
             bad = bad[~here]
-    return {} if len(bad) else found
+    return {} if len(bad) or len(found) > MOST_KINDS else found
 
 
 def _named(name: str, values: set[Any]) -> tuple[str, ...]:

@@ -8,18 +8,20 @@ once more. Where cases with as many hypotheses do not prove it, too, the cause s
 verdicts the labels that proven causes ask for.
 """
 
+import math
 import re
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 from accuracy.core import fields
-from accuracy.core.dtype import DTYPES, FORMATS
-from accuracy.results.table import FOLLOWS, RULED_OUT, SAME
+from accuracy.core.dtype import DTYPES, FORMATS, PROBES
+from accuracy.results.table import ALL_RANKS, FOLLOWS, RULED_OUT, SAME, SUM
 from accuracy.verdict.facts import FORWARD, Cause
 from accuracy.verdict.floor import LEVEL, WITHIN, WITHIN_EXACT
-from accuracy.verdict.inside import is_healthy
+from accuracy.verdict.inside import MARK, SUM_OF_KEYS, is_healthy
 from accuracy.verdict.label import BIASED, BUGS, EXCESS_ROUNDING, LABELS, LOGIC, PRECISION_FLOOR, ROUNDING
 
 BOTH = "out and lse are "
@@ -81,10 +83,11 @@ def _where(best: Cause, proven: frozenset[str], cases: list[Cause], rows: pd.Dat
     others = {each.case for each in asked} - proven - padded
     if not others:
         return "", ""
-    for name in SHAPE:
-        holds, fails = ({*about.loc[[*ids], name]} for ids in (proven, others))
-        if not holds & fails:
-            return f"{name}={', '.join(map(str, sorted(holds)))}", ", ".join(map(str, sorted(fails)))
+    values = {name: [{*about.loc[[*ids], name]} for ids in (proven, others)] for name in SHAPE}
+    apart = {name: each for name, each in values.items() if not each[0] & each[1]}
+    if len(apart) == 1:  # else what else the cases differ in may be it
+        (name, (holds, fails)), *_ = apart.items()
+        return f"{name}={', '.join(map(str, sorted(holds)))}", ", ".join(map(str, sorted(fails)))
     return f"{len(proven)} of {len(proven) + len(others)} cases", ""
 
 
@@ -127,6 +130,8 @@ def with_proofs(verdicts: pd.DataFrame, known: dict[str, Cause], results: pd.Dat
     """
     proven = {name: each for name, each in known.items() if each.proven}
     verdicts = _as_casts(verdicts, {name: each for name, each in proven.items() if each.is_cast})
+    if any(SUM in each.names for each in proven.values()):
+        verdicts = _as_kept_sums(verdicts, results)
     following = {name for name, each in proven.items() if FOLLOWS in each.names}
     following |= {"delta"} if following else set()
     made = {(name, each.dtype) for name, each in proven.items() if not each.is_cast and name not in following}
@@ -167,6 +172,29 @@ def _as_casts(verdicts: pd.DataFrame, casts: dict[str, Cause]) -> pd.DataFrame:
         floors = [{**numbers, "floor": form.name} for numbers in verdicts.loc[cast & finer, "numbers"]]
         verdicts.loc[cast & finer, "numbers"] = pd.Series(floors, verdicts.index[cast & finer], dtype=object)
     return verdicts
+
+
+def _as_kept_sums(verdicts: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
+    """In 16 bits, tensors that are no farther off than a sum over keys which lse shows to be kept in the case's format.
+    lse is off by the sum's relative error, and by as much of itself what is divided by the sum: of equal weights, as
+    probes have them, which stop a sum at 256, more than of others. Where dP and delta are D each, it is sqrt(D) times
+    that of a Gaussian gradient."""
+    verdicts = verdicts.copy()
+    lse = results[(results["tensor"] == "lse") & (results["rank"] == ALL_RANKS) & results["error_rms"].notna()]
+    sizes = []
+    for rows in (lse[~lse["inputs"].isin(list(PROBES))], lse):
+        off = pd.Series(rows["error_rms"].to_numpy("float64"), _cells(rows)).groupby(level=0).max()
+        sizes.append(pd.Series([off.get(cell, 0.0) for cell in _cells(verdicts)], verdicts.index))
+    probe = verdicts["rule"] == "probe"
+    size = sizes[0].mask(probe, sizes[1] * np.sqrt(verdicts["head_dim"].astype(float)))
+    told = [abs(float(x.get("gain", x.get("probe", x.get("error_rel", math.inf))))) for x in verdicts["numbers"]]
+    short = verdicts["dtype"].map(lambda name: DTYPES[name].bytes) == 2
+    kept = short & verdicts["rule"].isin((*BY_SIZE, "factor", "probe", "biased")) & (verdicts["label"] != ROUNDING)
+    off_by = verdicts["error_rel"].mask(probe | (verdicts["rule"] == "factor"), pd.Series(told, verdicts.index))
+    kept &= (verdicts["tensor"] == "lse") | (off_by <= WITHIN * size)
+    numbers = [{"error_rel": off, MARK: SUM_OF_KEYS} for off in off_by[kept].fillna(0.0)]
+    verdicts.loc[kept, "numbers"] = pd.Series(numbers, verdicts.index[kept], dtype=object)
+    return verdicts.assign(label=verdicts["label"].mask(kept, ROUNDING))
 
 
 def _as_the_forward(verdicts: pd.DataFrame, following: set[str]) -> pd.DataFrame:

@@ -25,10 +25,8 @@ CHANGES = {
     "other_order": f"{_SIZE}sums were added in another order",
     "race": f"{_SIZE}there is a race, or a run read other data or other random numbers, such as dropout's",
 }
-TIED = (
-    ", but for a bias on tied inputs, where equal values round alike in 16 bits (as the softmax's weights, or heads' dk"
-    " and dv, can)"
-)
+TIED = ", but for a bias on tied inputs, where equal values round alike in 16 bits (weights, or heads' dk and dv)"
+KEPT_SUM = "; the sum over keys is kept in 16 bits, whose error grows with the length: {}"
 _RUNS = ", in {runs:.0f} runs, on ranks {ranks}"
 FINDINGS = {  # by the kind of a finding, with its numbers, its tensor and its dtype
     **{kind: f"{_DIFFER}{_RUNS if change else ''}{change}" for kind, change in CHANGES.items()},
@@ -150,20 +148,20 @@ def what(facts: "Facts", verbs: Mapping[str, str] = VERBS) -> str:
         alone = f", the only dtype{'s' * (len(facts.dtypes) > 1)} measured"
         scope = f"in {dtypes}" + alone * (facts.dtypes == facts.run_dtypes)
     floors = [f"{floor} in {listed(names)}" for floor, names in facts.floors.items()]
-    kind = next((kind for kind in ("poisoned", "unwaited", "nonfinite") if kind in facts.numbers), label.INVALID)
+    kind = next((x for x in ("poisoned", "unwaited", "nonfinite") if x in facts.numbers), label.INVALID)
     verb, formats = verbs[kind if facts.leads == label.INVALID else facts.leads], listed(facts.floors or ["16 bits"])
     return _do(facts.lead, verb.format(scope=scope, floors=listed(floors or ["a coarser dtype"]), formats=formats))
 
 
 def where(facts: "Facts") -> Iterator[str]:
     """With which problems, inputs and sizes, on which ranks, and how the error goes from rank to rank."""
-    groups = " and ".join(map(" or ".join, facts.settings))
-    more = f" and in {facts.more_problems} more" if facts.more_problems else ""
+    groups = f"only with {' and '.join(map(' or '.join, facts.settings))}" if facts.settings else ""
+    some = f"in {facts.wrong_problems} of {facts.problems} problems, as with {' and '.join(facts.example)}"
     special = f"on {listed(facts.inputs)} inputs only" if facts.inputs and "gaussian" not in facts.inputs else ""
-    if conditions := [each for each in (f"only with {groups}{more}" if groups else "", special) if each]:
+    if conditions := [x for x in (groups or some * bool(facts.problems), special) if x]:
         yield ", ".join(conditions) + (f" (run in {facts.run_in})" if facts.run_in else "")
-    if 0 < len(facts.ranks) < facts.size:
-        yield those("rank", facts.ranks, facts.size)
+    yield from [f"not with {' or '.join(facts.settings_right)}"] if facts.settings_right else []
+    yield from [those("rank", facts.ranks, facts.size)] if 0 < len(facts.ranks) < facts.size else []
     if facts.sizes_right:
         first, right = min(facts.sizes_wrong), listed(facts.sizes_right)
         more = f"{first} ranks or more" if max(facts.sizes_right) < first else f"{listed(facts.sizes_wrong)} ranks"
@@ -218,6 +216,7 @@ def _healthy(facts: "Facts") -> str:
     text = "rounds as a function that computes in float32 inside should" if FORMAT in facts.inside else "merely rounds"
     text = f"computes {facts.arithmetic}, which is no fault, and {text}" if facts.arithmetic else text
     text += TIED if WEIGHTS in facts.inside else ""
+    text += KEPT_SUM.format(facts.kept_sum) if facts.kept_sum else ""
     if facts.unsteady:
         text += f", but for {listed(facts.unsteady)}, whose sums are added in another order from call to call"
     text += "; nothing else found" if facts.inside - {LSE, SCORES} else ""
@@ -231,8 +230,7 @@ def _healthy(facts: "Facts") -> str:
         more = "" if exact or most == times else f" ({most} on {width.inputs} inputs)"
         far.append(f"{number} in {' and '.join(width.dtypes)}{more}")
     text += f": every tensor but lse is within {', '.join(far)}" if far else ""
-    failed = f" {facts.failed} of {count(facts.cases, 'case')} failed." if facts.failed else ""
-    return f"{facts.variant} {text}.{failed}"
+    return f"{facts.variant} {text}." + f" {facts.failed} of {count(facts.cases, 'case')} failed." * bool(facts.failed)
 
 
 def evidence(facts: "Facts") -> Iterator[str]:

@@ -26,7 +26,8 @@ from accuracy.explain.hypothesis.base import (
     staging,
 )
 from accuracy.explain.hypothesis.blocks import contributions
-from accuracy.explain.hypothesis.merge import Formula, blocks_of, merged, orders, right
+from accuracy.explain.hypothesis.merge import CHUNKS, Formula, blocks_of, merged, orders, right
+from accuracy.results.table import SUM
 from accuracy.runtime.quantise import quantise
 
 STAGES = {
@@ -62,6 +63,7 @@ def _there_and_back(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def of_stages(asked: Asked) -> Iterator[Hypothesis]:
     """Casts of inputs, also to 8 bits with a scale, of stages and of results."""
+    yield from _sum_of_softmax(asked)
     yield from _eight_bits(asked)
     right = asked.reference
     for form, to in _coarser(asked):
@@ -79,6 +81,31 @@ def of_stages(asked: Asked) -> Iterator[Hypothesis]:
             yield from altered(asked, f"cast of {stage}", f"{word} cast to {form}", staging(**{stage: to}), form)
         both = staging(weights=to, backward_weights=to)
         yield from altered(asked, "cast of P", f"P is cast to {form}", both, form)
+
+
+def _sum_of_softmax(asked: Asked) -> Iterator[Hypothesis]:
+    """The sum of exp(s - max) over a row's keys, kept in 16 bits as it is added in chunks, key by key from the maximum
+    of the row. lse says which value of the format it has in the end; where that is the next one, a tie fell otherwise,
+    and it is taken. Out is as far off."""
+    if not asked.forward_wrong or "lse" not in asked.returned:
+        return
+    right, lse = asked.reference, asked.returned["lse"].transpose(1, 2)
+    scores, top = right.scores.masked_fill(right.counts == 0, -torch.inf), right.row_max
+    for form, length in product((each for each in FORMATS.values() if each.bytes == 2), (1, *CHUNKS)):
+        if form.precision > FORMATS[asked.case.dtype].precision or length >= 2 * scores.shape[-1]:
+            continue
+        to = partial(_there_and_back, dtype=getattr(torch, form.name))
+        total, before = torch.zeros_like(top), torch.full_like(top, -1e30)
+        for chunk in scores.split(length, -1):
+            now = top if length == 1 else torch.maximum(before, chunk.amax(-1))
+            total = to(total * torch.exp(before - now) + torch.exp(chunk - now[..., None]).sum(-1))
+            before = now
+        found = to(torch.exp(lse - top))
+        total = torch.where((found - total).abs() <= 2 * form.unit_roundoff * total, found, total)
+        kept = top + total.log()
+        out = right.out * torch.exp(right.exact_lse - kept)[..., None]
+        predicts = {"lse": kept.transpose(1, 2), "out": out.transpose(1, 2)}
+        yield Hypothesis(SUM, f"the softmax's sum over keys is kept in {form.name}", predicts, f"{length} keys", 1)
 
 
 def _eight_bits(asked: Asked) -> Iterator[Hypothesis]:

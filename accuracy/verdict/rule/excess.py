@@ -30,7 +30,8 @@ ones. On others partials may cancel: on an attention sink the error of a healthy
 device's (experiments/inputs_that_matter). How far is bounded by the condition number of the sum, sum |terms| / |sum|,
 since a partial is at most the sum of its terms' sizes, or by condition_rounding where that is more: it has what dq
 inherits from the rounding of out. So where they are recorded (`conditions=true`) the floor counts so many times, of
-each seed and rank its own, and where they are not, such inputs are not judged here, but where nothing is joined.
+each seed and rank its own, and where they are not, such inputs are not judged here, but where nothing is joined, and
+no function of a user's may have rounded its scores.
 
 Kernels with autograd's backward (`BY_AUTOGRAD`) need the condition number in 16 bits on Gaussian inputs too. On one
 device delta is the softmax's own, in float32. A block's gradients begin with its share of dout, rounded, and with an
@@ -107,6 +108,9 @@ def excess(evidence: Evidence) -> Finding | None:
 def cancellation(evidence: Evidence, inputs: str, rows: Rows) -> np.ndarray:
     """How many times larger than their sum the partials may be in each row, all together; NaN where it is unknown."""
     short = evidence.is_short
+    of_scores = short and inputs != INDEPENDENT and inside.is_foreign(evidence)
+    if of_scores and np.isnan(condition_of_scores(evidence, rows)) and evidence.tensor != "lse":
+        return np.full(len(rows), np.nan)
     if evidence.tensor == "lse" or (evidence.merges == 0 and short):
         return np.ones(len(rows))
     if evidence.quantised and inputs != INDEPENDENT:

@@ -124,3 +124,45 @@ def test_a_package_without_a_mask_is_asked_in_the_other() -> None:
     asked, refused = with_answers(read_settled(config), config)
     assert {problem.mask for grid in (asked, *asked.also) for problem in grid.problems} == {"causal"}
     assert any("mask=full" in str(each.unsupported) for each in refused)
+
+
+class Divided(torch.autograd.Function):
+    """x over a sum that is kept in 16 bits, added key by key, or over as much with one key left out."""
+
+    @staticmethod
+    def forward(ctx, p: Tensor, form: torch.dtype, lost: int) -> tuple[Tensor, Tensor]:
+        total = torch.zeros(p.shape[:-1], dtype=form)
+        for at in range(lost, p.shape[-1]):
+            total = (total.to(p.dtype) + p[..., at]).to(form)
+        total = total.to(p.dtype)[..., None]
+        ctx.save_for_backward(p / total, total)
+        return p / total, total[..., 0]
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+        weights, total = ctx.saved_tensors
+        return (gradient - (gradient * weights).sum(-1, keepdim=True)) / total, None, None
+
+
+def summed(q, k, v, causal, softmax_scale, lost=0):
+    k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2).transpose(1, 2).float() for x in (k, v))
+    scores = q.transpose(1, 2).float() @ k.mT * softmax_scale
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+    top = scores.amax(-1, keepdim=True).detach()
+    weights, total = Divided.apply((scores - top).exp(), q.dtype, lost)
+    return (weights @ v).transpose(1, 2).to(q.dtype), top[..., 0] + total.log()
+
+
+def test_a_sum_over_keys_in_16_bits_is_a_fact_with_a_size_and_one_without_a_key_is_a_bug(few_grids: None) -> None:
+    def short(q, k, v, *, causal, softmax_scale):
+        return summed(q, k, v, causal, softmax_scale)
+
+    def lossy(q, k, v, *, causal, softmax_scale):
+        return summed(q, k, v, causal, softmax_scale, lost=1 if k.shape[1] > 1 and not causal else 0)
+
+    found = accuracy.diagnose(short, world_size=1, dtype=["bfloat16", "float16"])
+    assert (found.label, found.is_bug) == (ROUNDING, False), found.sentence
+    assert {"out", "lse"} <= {*found.verdicts.loc[found.verdicts["x_floor"] > 2, "tensor"]}
+    assert "the sum over keys is kept in 16 bits" in found.sentence, found.sentence
+    assert accuracy.diagnose(lossy, world_size=1, mask="full", dtype="bfloat16").is_bug

@@ -58,8 +58,9 @@ def test_a_function_is_measured_on_one_to_four_ranks_unless_told_and_variants_be
             k: grid["world_size"] for k, grid in config["also"].items() if "world_size" in grid
         }
 
+    alone = {"shape_short": [1], "shape_many_heads": [1]}
     one_or_two = {key: [1, 2] for key in ("shape_scale", "shape_shifted")}
-    assert sizes() == ([1, 2, 3, 4], {"repeats": [2], "shape_many_heads": [1], **one_or_two, "ranks": [3, 4]})
+    assert sizes() == ([1, 2, 3, 4], {"repeats": [1, 2], **alone, **one_or_two, "ranks": [3, 4]})
     assert sizes("world_size=[1,16]") == ([1, 16], {})
     _, both = sizes("variant=[ring,callable]")
     assert (both["simulated_many_ranks"], both["simulated_ranks"]) == (32, [3, 4, 5, 16])

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from accuracy.core.errors import WrongResult
 from accuracy.measurement import reruns
 from accuracy.runtime import device
 from accuracy.verdict.verdict import verdicts
@@ -109,3 +110,10 @@ def test_poison_is_only_in_the_body() -> None:
     with device.poisoned(True):
         assert torch.empty(8).isnan().all()
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_tensor_that_an_earlier_call_left_is_named_and_one_of_zeros_is_none() -> None:
+    one, two, zero = torch.randn(4), torch.randn(4), torch.zeros(4)
+    reruns.check_other((one, zero, None), (two, zero, None))
+    with pytest.raises(WrongResult, match="lse of other inputs"):
+        reruns.check_other((one, two), (two, two.clone()))

@@ -275,3 +275,38 @@ def test_a_problem_that_is_ill_otherwise_or_was_measured_otherwise_is_no_right_n
     assert (found.label, found.settings) == ("logic", ())
     assert among(short, main=healthy((1,), ("bfloat16",)), wrong={"seqlen": 8}).settings == ()
     assert among(short, wrong={"seqlen": 8}).settings == (("seqlen=8",),)
+
+
+def test_a_condition_that_explains_too_little_is_not_named() -> None:
+    """Settings that vary over the wrong problems, settings of three kinds, one token, and dtypes of other problems."""
+    heads = [small(f"{kv}", seqlen=16, heads=33, heads_kv=kv) for kv in (11, 33)]
+    assert among(*heads, small("two", seqlen=16), wrong={"heads": 33}).settings == (("heads=33",),)
+    three = [small("b", batch=2), small("m", mask="full"), small("d", head_dim=40)]
+    both = [small("right", batch=2, mask="full"), small("too", head_dim=40, mask="full"), small("x", seqlen=9)]
+    cases = {"case_id": tuple(x for table in three for x in table["case_id"])}
+    found = among(*three, *both, wrong=cases)
+    assert (found.settings, found.wrong_problems, found.problems) == ((), 3, 7)
+    assert "in 3 of 7 problems, as with" in found.sentence
+    short, one = small("short", heads_kv=1), small("one", seqlen=1, heads_kv=1)
+    assert among(short, one, wrong={"case_id": tuple(short["case_id"])}).settings == (("heads_kv=1",),)
+    fine, coarse = small("fine", batch=2), small("coarse", ("bfloat16",), batch=2, seqlen=43)
+    near = small("near", ("bfloat16",), seqlen=43)
+    found = among(fine, coarse, near, wrong={"batch": 2, "dtype": "bfloat16"})
+    assert (found.settings, found.sound_dtypes) == ((("batch=2",),), FINE)
+
+
+def test_what_right_problems_have_is_named_where_the_main_one_is_wrong() -> None:
+    plain = [small(f"{heads}", seqlen=8 * heads, heads=heads, heads_kv=heads) for heads in (2, 4)]
+    grouped = [small("grouped", seqlen=8, heads=8), healthy((1,)).assign(heads=8)]
+    found = among(*plain, grouped[0], main=grouped[1], wrong={"heads": 8})
+    assert (found.settings, found.settings_right) == ((), ("heads/heads_kv=1",))
+    assert among(*plain, main=grouped[1], wrong={}).settings_right == ()
+
+
+def test_numbers_of_ranks_are_named_beside_a_setting() -> None:
+    full = healthy((1, 2, 4), FINE, seeds=1).assign(mask="full", case_id="full")
+    table = bend(
+        pd.concat([healthy((1, 2, 4)), full]), {"mask": "full", "world_size": 4, "tensor": "out"}, error_rel=0.9
+    )
+    found = facts_of(table)
+    assert (found.settings, found.sizes_wrong, found.sizes_right) == ((("mask=full",),), (4,), (1, 2))
