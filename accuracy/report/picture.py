@@ -114,7 +114,7 @@ def drawable(name: str) -> str:
 def wrap(text: str, lines: int = 3) -> list[str]:
     """Lines of MOST_LETTERS at most, broken where a word ends; what does not fit ends in an ellipsis."""
     found = [""]
-    for piece in re.findall(rf"[^\s,=_]{{1,{MOST_LETTERS}}}[\s,=_]*", text):
+    for piece in re.findall(rf"[^\s,=_+]{{1,{MOST_LETTERS}}}[\s,=_+]*", text):
         if len((found[-1] + piece).rstrip()) > MOST_LETTERS:
             found.append("")
         found[-1] += piece
@@ -136,8 +136,8 @@ def _without_overlap(wanted: list[float], heights: list[int]) -> list[float]:
 
 def _dots(picture: Picture, lines: dict[str, Points], shown: list[str]) -> Axes:
     """No growth to draw: each variant a dot, the furthest on top."""
-    texts = [wrap(drawable(name), 2) for name in shown]
-    height = max(1.5, 0.62 + (0.4 if any(len(text) > 1 for text in texts) else 0.26) * len(shown))
+    texts = [wrap(drawable(name)) for name in shown]
+    height = max(1.5, 0.62 + (0.12 + 0.14 * max(map(len, texts))) * len(shown))
     axes = drawing.new_axes(picture.title, "times (logarithmic)", WIDTH, height, left=MARGIN, right=BESIDE)
     drawing.ratio_x(axes, [1.0, *(lines[name][-1][1] for name in shown)])
     axes.axvline(1.0, **drawing.REFERENCE, zorder=1)
