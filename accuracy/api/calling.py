@@ -201,7 +201,11 @@ def _words(fn: Callable[..., Any], q: Tensor, k: Tensor, how: Mapping[str, Any],
     if "window" in told and isinstance(getattr(known.get("window_size"), "default", None), tuple):
         told["window_size"] = told["window"], 0 if told.get("causal") else told["window"]
     values = {"causal": False, "softmax_scale": q.shape[-1] ** -0.5, "group": None, **told}
-    found = {name: (word, known[name]) for word, names in NAMES.items() for name in names if name in known}
+    masks = [name for name in NAMES["attn_mask"] if name in known]
+    if "attn_mask" in told and not is_bias(told["attn_mask"]):  # of a function with a word for either, as jax.nn's
+        masks.sort(key=lambda name: "bias" in name)
+    every = NAMES | {"attn_mask": tuple(masks[:1])}
+    found = {name: (word, known[name]) for word, names in every.items() for name in names if name in known}
     taken = {
         name: values[word] for name, (word, each) in found.items()
         if word in told or (word in values and each.default is each.empty)
