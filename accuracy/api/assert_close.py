@@ -66,8 +66,9 @@ def assert_close(
             defaults, else False and D**-0.5. window (keys on both sides), documents (lengths), softcap, sinks (a logit
             a head), attn_mask (True where a query sees a key, or a bias), dlse (of a loss with lse in it), rows
             (positions of the tokens that one rank returned), as in `accuracy.bounds`; cu_seqlens, or cu_seqlens_q and
-            cu_seqlens_k, of packed sequences; block_mask or mask_mod of flex_attention; q_descale, k_descale and
-            v_descale, of tensors in 8 bits: numbers, (B, H) or (B, Hk), or what broadcasts to the tensor.
+            cu_seqlens_k, of packed sequences; block_mask, mask_mod and score_mod of flex_attention (score_mod: one that
+            adds to scores, caps them by tanh or hides keys); q_descale, k_descale and v_descale, of tensors in 8 bits:
+            numbers, (B, H) or (B, Hk), or what broadcasts to the tensor.
 
     Returns:
         The relative error of each compared tensor, by its name.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accuracy.api.score_mod import folded
 from accuracy.bound.policy import POLICIES, Policy
 from accuracy.bound.running import Bound
 from accuracy.bound.running import bounds as running_bounds
@@ -115,22 +116,28 @@ class Exact:
         return replace(self, reference=reference, bounds=bounds, tokens=tokens)
 
 
-@entry((*HOW, "policy", "pieces"))
+@entry((*HOW, "score_mod", "policy", "pieces"))
 def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: Any) -> dict[str, Bound]:
     """Largest errors of out, lse and, where dout is given, dq, dk, dv of these inputs, element by element.
 
     q, dout: (B, Sq, H, D), k, v: (B, S, Hk, D), of one dtype. how: causal=False (the last query sees the last key),
     softmax_scale=D**-0.5, window, documents (lengths), softcap, sinks (a logit a head), attn_mask (True where a query
     sees a key, or what is added to the scores, broadcast to (B, H, Sq, S)), rows (positions of tokens, of which alone
-    bounds are returned), dlse (B, H, Sq), the gradient of lse, where it has one; policy: `loosest` or `kernel`, or an
+    bounds are returned), dlse (B, H, Sq), the gradient of lse, where it has one; score_mod of flex_attention, which
+    adds to scores, caps them by tanh or hides keys; policy: `loosest` or `kernel`, or an
     `accuracy.bound.policy.Policy`; pieces: ranks or chunks that are merged.
 
     Of each tensor, in its shape and float64: `certain`, which no implementation within the policy exceeds: an error
     beyond it is no rounding; `likely(p)`, exceeded with a chance of p at most where roundings are independent. Their
     derivation: accuracy/bound/README.md. Raises ConfigError, a ValueError.
     """
-    policy, attention = how.pop("policy", "loosest"), Attention(**how)
+    policy, score_mod = how.pop("policy", "loosest"), how.pop("score_mod", None)
     check_tensors(q, k, v, dout)
+    if score_mod is not None:
+        if clash := next((word for word in ("attn_mask", "softcap") if how.get(word) is not None), None):
+            raise ConfigError(f"score_mod came with {clash}; put both into score_mod")
+        how |= folded(score_mod, q, k)
+    attention = Attention(**how)
     attention.check(q, k)
     word = str(q.dtype).removeprefix("torch.")
     rounding = policy if isinstance(policy, Policy) else policy_of(policy, word, attention.pieces)

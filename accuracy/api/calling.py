@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from accuracy.api.bounds import HOW, Attention, in_four, listed
+from accuracy.api.score_mod import folded
 from accuracy.core.errors import ConfigError, one_line
 from accuracy.live.functions import known
 from accuracy.runtime.arguments import NAMES, parameters, plain, takes_any_word
@@ -21,7 +22,7 @@ from accuracy.runtime.layout import PACKED, canonical
 
 BORDERS = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
 SCALES = {"q": "q_descale", "k": "k_descale", "v": "v_descale"}
-CALLED = (*HOW, *BORDERS, "block_mask", "mask_mod", *SCALES.values())
+CALLED = (*HOW, *BORDERS, "block_mask", "mask_mod", "score_mod", *SCALES.values())
 """Keywords that say which attention it is, where a function is called."""
 ORDERS = {"bhsd": (0, 2, 1, 3), "sbhd": (1, 0, 2, 3)}
 """By layout, which of batch 0, token 1, head 2 and dim 3 each of its dimensions is."""
@@ -103,9 +104,15 @@ def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, borders
         except (TypeError, AttributeError, AssertionError) as error:
             wanted = "a function of item, head, query and key" if masks == ["mask_mod"] else "a BlockMask"
             raise ConfigError(f"{masks[0]} is not {wanted} ({one_line(error)})") from None
+    if "score_mod" in how:
+        if clash := next((word for word in ("attn_mask", "softcap", "rows") if word in how), None):
+            raise ConfigError(f"score_mod came with {clash}; put both into score_mod, or leave one of them away")
+        found |= folded(how["score_mod"], q, k, found.pop("attn_mask", None))
     if plain(fn) is scaled_dot_product_attention and found.get("causal") and q.shape[1] != k.shape[1]:
-        if masks:
-            raise ConfigError(f"{masks[0]} came with causal=True for other numbers of keys; put both into one mask")
+        if "attn_mask" in found:
+            raise ConfigError(
+                f"{[*masks, 'score_mod'][0]} came with causal=True for other numbers of keys; put both into one mask"
+            )
         found |= {"causal": False, "attn_mask": q.new_ones(q.shape[1], k.shape[1], dtype=torch.bool).tril()}
     of_queries, of_keys = borders
     if of_queries and "documents" in how:
@@ -113,7 +120,7 @@ def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, borders
     if of_queries == of_keys and of_queries:
         found["documents"] = [end - begin for begin, end in itertools.pairwise(of_queries) if end > begin]
     elif of_queries:
-        if unclear := [word for word in (*masks, "window") if word in how]:
+        if unclear := [word for word in (*masks, "score_mod", "window") if word in how]:
             raise ConfigError(f"{unclear[0]} came where queries and keys are packed otherwise; leave one of them away")
         found["attn_mask"] = _of_packed(of_queries, of_keys, bool(found.pop("causal", False)), q.device)
     return found

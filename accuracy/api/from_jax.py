@@ -89,7 +89,7 @@ class _Differentiable(torch.autograd.Function):
 def _differentiated(fn: Callable[..., Any], arrays: Sequence[Any]) -> tuple[Any, Any] | None:
     """Return what fn gives and the function of its gradients; None where JAX cannot differentiate it."""
     try:
-        return in_jax.load().vjp(fn, *arrays)  # type: ignore[no-any-return]
+        return in_jax.load().vjp(fn, *arrays)
     except Exception as error:  # JAX has no one kind of them
         if isinstance(error, NotImplementedError) or any(mark in str(error) for mark in NO_GRADIENT):
             return None
