@@ -107,7 +107,7 @@ class Exact:
         def chosen(name: str, x: Any) -> Any:
             if name in ("dsink", "dbias") or not isinstance(x, Tensor):  # of all rows; a shift that is a number
                 return x
-            return x.index_select(2 if name in ("lse", "delta") else 1, tokens.to(x.device))
+            return x.index_select(2 if name in ("lse", "delta", "max_logit") else 1, tokens.to(x.device))
 
         reference = Reference(**{name: chosen(name, x) for name, x in vars(self.reference).items()})
         bounds = {
@@ -142,7 +142,8 @@ def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: A
     word = str(q.dtype).removeprefix("torch.")
     rounding = policy if isinstance(policy, Policy) else policy_of(policy, word, attention.pieces)
     found = exact(q, k, v, dout, attention, rounding).bounds
-    return found if dout is not None else {name: found[name] for name in ("out", "lse")}
+    asked = ("out", "lse") if dout is None else ("out", "lse", "dq", "dk", "dv")
+    return {name: found[name] for name in asked}
 
 
 def exact(
@@ -168,7 +169,9 @@ def exact(
             reference = float64.attention(q, k, v, dout, **how)
             if attention.attn_mask is not None and bool(reference.lse.isneginf().any()):
                 raise ValueError("the mask hides all keys of some query; what its out should be nobody has agreed on")
-            found = running_bounds(q, k, v, dout, reference, rounding, stored_dbias=stored_dbias or "", **how)
+            found = running_bounds(
+                q, k, v, dout, reference, rounding, stored_dbias=stored_dbias or "", of_max_logit=True, **how
+            )
             if stored_dsink is not None:
                 sinks = torch.tensor(how["sinks"], dtype=torch.float64, device=q.device)
                 found["dsink"] = of_sinks(reference, found, sinks, dout, rounding, stored_dsink, attention.dlse)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from accuracy.api.bounds import HOW, Attention, in_four, listed
+from accuracy.api.returned import as_tensor, results
 from accuracy.api.score_mod import folded
 from accuracy.core.errors import ConfigError, one_line
 from accuracy.live.functions import known
@@ -31,23 +32,17 @@ OF_KEYS = {"cu_seqlens": ("cu_seqlens_k", "cu_seqlens_kv"), "max_seqlen": ("max_
 GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "sinks": "dsink", "attn_mask": "dbias"}
 
 
-def as_tensor(x: Any, name: str) -> Tensor:
-    """Return a tensor as it is, and an array of another library that has `__dlpack__` without a copy."""
-    if isinstance(x, Tensor):
-        return x
-    if hasattr(x, "__dlpack__"):
-        return torch.from_dlpack(x)
-    raise ConfigError(f"{name} is a {type(x).__name__}, expected a tensor")
-
-
 def in_bshd(x: Tensor, layout: str, name: str) -> Tensor:
-    """Return (B, S, H, D), detached; lse as (B, H, Sq), dsink as (1, 1, H), dbias with four dimensions."""
+    """Return (B, S, H, D), detached; lse as (B, H, Sq), dsink as (1, 1, H), dbias with four dimensions,
+    max_logit as (B, H, Sq), (B, H, 1) or (1, H, 1)."""
     x = x.detach()
     if name == "dsink":
         return x.reshape(1, 1, -1)
     if name == "dbias":
         return in_four(x)
-    if name in ("lse", "dlse"):
+    if name == "max_logit" and (x.dim() == 1 or (x.dim() == 2 and layout not in PACKED)):
+        return x.reshape(-1, x.shape[-1], 1)
+    if name in ("lse", "dlse", "max_logit"):
         return x[None] if layout in PACKED and x.dim() == 2 else x
     return canonical(x, "thd" if layout in PACKED else layout) if x.dim() > 2 else x
 
@@ -56,7 +51,7 @@ def in_layout(values: Sequence[Any], layout: str, name: str) -> tuple[Any, ...]:
     """Return the sizes, or the words, of what `in_bshd` returns in the order of a layout."""
     if name in ("dsink", "dbias"):
         return tuple(values[-1:] if name == "dsink" else values)
-    order = (0, 1, 2) if name == "lse" else ORDERS.get(layout, (0, 1, 2, 3))
+    order = (0, 1, 2) if name in ("lse", "max_logit") else ORDERS.get(layout, (0, 1, 2, 3))
     return tuple(values[place] for place in order[layout in PACKED :])
 
 
@@ -289,15 +284,3 @@ def _with_gradients(
     return {name: x.detach() for name, x in found.items()} | dict(
         zip((GRADIENTS[each] for each in names), gradients, strict=True)
     )
-
-
-def results(result: Any) -> dict[str, Tensor]:
-    """Return out and perhaps lse of what a function gives, or the caller. Raises ConfigError."""
-    values = (result,) if isinstance(result, Tensor) or hasattr(result, "__dlpack__") else result
-    if isinstance(values, Mapping) or not isinstance(values, Sequence) or not 1 <= len(values) <= 2:
-        what = f"{len(values)} values" if isinstance(values, tuple | list) else f"a {type(result).__name__}"
-        raise ConfigError(f"{what} came; give out, (out, lse), or a function that returns one of these")
-    found = {name: as_tensor(x, name) for name, x in zip(("out", "lse"), values, strict=False) if x is not None}
-    if "out" not in found:
-        raise ConfigError("out is None; give a tensor")
-    return found
