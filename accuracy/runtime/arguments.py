@@ -20,6 +20,8 @@ EVERY_NAME = ("cu_seqlens", "max_seqlen")
 """These a function gets by every name that it has: queries and keys begin and end alike."""
 OPTIONAL = ("causal", "softmax_scale", "group", "grouped")
 """A function without the first has one mask, one without the second scales by D^-0.5."""
+OF_PROBLEMS = ("sinks",)
+"""Those that it gets where a problem has them."""
 MODULE = "torch.nn.modules.module", "Module"
 
 
@@ -76,6 +78,12 @@ def names(fn: Callable[..., Any], word: str) -> bool:
     return any(name in (parameters(fn) or {}) for name in NAMES[word])
 
 
+def requires(fn: Callable[..., Any], word: str) -> bool:
+    """Return whether a function has such a parameter of its own, without a default."""
+    known = parameters(fn) or {}
+    return any(known[name].default is inspect.Parameter.empty for name in NAMES[word] if name in known)
+
+
 def named(fn: Callable[..., Any], how: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments `how` by the function's own names, without the optional ones that it does not take."""
     known = parameters(fn) or {}
@@ -96,7 +104,7 @@ def uncallable(fn: Callable[..., Any], tensors: int, words: Iterable[str]) -> st
         signature = _signature(fn)
     except (TypeError, ValueError):
         return "has no signature that says how it is called; wrap it in a function that has one"
-    given = named(fn, dict.fromkeys([*OPTIONAL, *words]))
+    given = named(fn, dict.fromkeys([*OPTIONAL, *words, *filter(partial(requires, fn), OF_PROBLEMS)]))
     try:
         signature.bind(*[None] * tensors, **given)
     except TypeError as error:

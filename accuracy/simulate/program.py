@@ -97,7 +97,7 @@ class Work:
         schedule, rank = self.part("backward", world)
         q, k, v, dout = self.shards[world.rank]
         gradients = tuple(await schedule.backward(rank, dout, q, k, v, *forwarded))
-        if not self.case.problem.sink_logits:
+        if not self.case.problem.sink_logits or schedule.own_sinks:
             return gradients
         (parts,) = await world.all_gather([self.dsink(dout, forwarded)])
         return *gradients, sink.total(parts.unbind())
@@ -105,7 +105,8 @@ class Work:
     def with_sinks(self, forwarded: Results) -> Results:
         """What a schedule returned, out and lse with the case's sinks."""
         out, lse, *others = forwarded
-        sinks = self.case.problem.sink_logits
+        own = schedule_of(self.case.variant.forward).own_sinks
+        sinks = () if own else self.case.problem.sink_logits
         return (*sink.apply(out, lse, sinks), *others) if sinks else forwarded  # type: ignore[arg-type]
 
     def dsink(self, dout: Tensor, forwarded: Results) -> Tensor:
@@ -128,6 +129,7 @@ class Work:
             sharding=case.variant.sharding,
             options=plugins.build_options(plugins.load(part.source), case.variant.options),
             value_dim=case.problem.value_dim,
+            sinks=case.problem.sink_logits,
         )
 
 
