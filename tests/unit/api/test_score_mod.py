@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import accuracy
+from tests.sampling import seeds
 
 QUERIES, KEYS, HEADS = 40, 56, 4
 TABLE = torch.randn(HEADS, 2 * KEYS, generator=torch.Generator().manual_seed(5))
@@ -78,6 +79,21 @@ def test_a_score_mod_is_in_the_reference_and_other_heads_are_found(
 
     with pytest.raises(AssertionError, match="out is wrong"):
         accuracy.assert_close(wrong, q, k, v, dout=dout, score_mod=score_mod)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+def test_healthy_attention_passes_where_the_cap_is_reached(dtype: torch.dtype) -> None:
+    """The slope, 1 - tanh^2, cancels there."""
+    for seed in seeds(8):
+        generator = torch.Generator().manual_seed(seed)
+        q, k, v, dout = (torch.randn(1, 48, 2, 16, generator=generator) for _ in range(4))
+        for cap in (1.0, 5.0, 20.0):
+            given = ((10 * q).to(dtype), (10 * k).to(dtype), v.to(dtype))
+
+            def reached(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor, cap: float = cap) -> Tensor:
+                return cap * torch.tanh(score / cap)
+
+            accuracy.assert_close(naive, *given, dout=dout.to(dtype), score_mod=reached)
 
 
 def test_a_cap_that_the_backward_lacks_is_found() -> None:
