@@ -18,7 +18,7 @@ from accuracy.api.returned import as_tensor, results
 from accuracy.api.score_mod import folded
 from accuracy.core.errors import ConfigError, one_line
 from accuracy.live.functions import known
-from accuracy.runtime.arguments import NAMES, parameters, plain, takes_any_word
+from accuracy.runtime.arguments import NAMES, mask_names, parameters, plain, takes_any_word
 from accuracy.runtime.layout import PACKED, canonical
 
 BORDERS = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
@@ -203,9 +203,7 @@ def _words(fn: Callable[..., Any], q: Tensor, k: Tensor, how: Mapping[str, Any],
     if "window" in told and isinstance(getattr(known.get("window_size"), "default", None), tuple):
         told["window_size"] = told["window"], 0 if told.get("causal") else told["window"]
     values = {"causal": False, "softmax_scale": q.shape[-1] ** -0.5, "group": None, **told}
-    masks = [name for name in NAMES["attn_mask"] if name in known]
-    if "attn_mask" in told and not is_bias(told["attn_mask"]):  # of a function with a word for either, as jax.nn's
-        masks.sort(key=lambda name: "bias" in name)
+    masks = mask_names(known, is_bias(told.get("attn_mask")))
     every = NAMES | {"attn_mask": tuple(masks[:1])}
     found = {name: (word, known[name]) for word, names in every.items() for name in names if name in known}
     taken = {

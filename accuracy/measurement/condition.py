@@ -32,6 +32,7 @@ from accuracy.measurement.metrics import Array
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.reference.float64 import BLOCK_ELEMENTS, seen_keys
 from accuracy.results.derived import ratio
+from accuracy.runtime import given_mask
 from accuracy.runtime.dropout import Dropout
 from accuracy.runtime.sharding import cut, token_map
 
@@ -113,6 +114,7 @@ def _with_all(each: Array) -> Array:
 def magnitudes(problem: Problem, inputs: Inputs, reference: Named, dropout: Dropout | None = None) -> Magnitudes:
     """Of all elements. reference: in token layout; dropout: of all tokens."""
     seen = seen_keys(problem.queries, problem.seqlen, **problem.seen_by)
+    mask = given_mask.in_four(problem, inputs.q.dtype, inputs.q.device)
     absolute, squares = ({name: torch.zeros_like(x) for name, x in reference.items()} for _ in range(2))
     found = Magnitudes(torch.zeros_like(reference["lse"]), absolute, squares)
     share = problem.heads // problem.heads_kv
@@ -122,7 +124,8 @@ def magnitudes(problem: Problem, inputs: Inputs, reference: Named, dropout: Drop
             k, v = (x[item, :, number // share].double() for x in (inputs.k, inputs.v))
             lse, delta = (reference[name][item, :, number, None] for name in ("lse", "delta"))
             head = _Head(q, k, v, dout, out, lse, delta)
-            _add_head(found, (item, number, number // share), head, problem, seen, dropout)
+            own = None if mask is None else mask[item % mask.shape[0], number % mask.shape[1]]
+            _add_head(found, (item, number, number // share), head, problem, seen, dropout, own)
     for name in set(reference) - {"delta"}:  # what rounds that is out
         squares[name] += reference[name].square()
     return found
@@ -130,7 +133,7 @@ def magnitudes(problem: Problem, inputs: Inputs, reference: Named, dropout: Drop
 
 def _add_head(
     found: Magnitudes, place: tuple[int, int, int], head: _Head, problem: Problem, seen: Tensor,
-    dropout: Dropout | None,
+    dropout: Dropout | None, beside: Tensor | None,
 ) -> None:  # fmt: skip
     """Fill in a query head's sums, add to those of its key/value head."""
     item, number, number_kv = place
@@ -139,10 +142,11 @@ def _add_head(
     for rows, keys in _blocks(seen):
         q, k, v, dout = head.q[rows], head.k[keys], head.v[keys], head.dout[rows]
         scores, slope = _scores(q, k, problem)
+        added = 0.0 if beside is None else given_mask.added(beside[rows, keys], scores.dtype)
         key = torch.arange(keys.start, keys.stop, device=scores.device)
         bounds = seen[rows].to(scores.device)
         hidden = (key < bounds[:, :1]) | (key >= bounds[:, 1:])
-        p = (scores - head.lse[rows]).exp_().masked_fill_(hidden, 0.0)
+        p = (scores + added - head.lse[rows]).exp_().masked_fill_(hidden, 0.0)
         size = scores.abs_().masked_fill_(hidden, 0.0)
         products, dropped = dout @ v.T, p
         if dropout is not None:

@@ -20,7 +20,7 @@ EVERY_NAME = ("cu_seqlens", "max_seqlen")
 """These a function gets by every name that it has: queries and keys begin and end alike."""
 OPTIONAL = ("causal", "softmax_scale", "group", "grouped")
 """A function without the first has one mask, one without the second scales by D^-0.5."""
-OF_PROBLEMS = ("sinks",)
+OF_PROBLEMS = ("sinks", "attn_mask")
 """Those that it gets where a problem has them."""
 MODULE = "torch.nn.modules.module", "Module"
 
@@ -76,6 +76,12 @@ def takes(fn: Callable[..., Any], word: str) -> bool:
 def names(fn: Callable[..., Any], word: str) -> bool:
     """Return whether a function has a parameter of its own for the argument that `NAMES` calls `word`."""
     return any(name in (parameters(fn) or {}) for name in NAMES[word])
+
+
+def mask_names(known: Mapping[str, Any], is_bias: bool) -> list[str]:
+    """Return a function's names for a mask; of a boolean one those of a bias last, as jax.nn's has both."""
+    found = [name for name in NAMES["attn_mask"] if name in known]
+    return found if is_bias else sorted(found, key=lambda name: "bias" in name)
 
 
 def requires(fn: Callable[..., Any], word: str) -> bool:

@@ -14,7 +14,7 @@ from accuracy.core.sharding import lengths_of
 from accuracy.kernel.base import Kernel, kernel_of
 from accuracy.kernel.block import sink
 from accuracy.kernel.block.calls import Scores
-from accuracy.runtime import device
+from accuracy.runtime import device, given_mask
 from accuracy.runtime.dropout import Dropout
 from accuracy.simulate import batched
 from accuracy.variant.base import WROTE, Rank, Schedule, schedule_of
@@ -64,7 +64,8 @@ def scores_of(case: Case) -> Scores:
     """What becomes of q k^T in a case."""
     problem = case.problem
     dropout = None if problem.dropout is None else Dropout(problem.dropout, case.seed)
-    return Scores(problem.softmax_scale, problem.softcap, dropout)
+    mask = given_mask.in_four(problem, getattr(torch, case.dtype), case.device)
+    return Scores(problem.softmax_scale, problem.softcap, dropout, mask)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ layouts: `accuracy.runtime.layout`. The module that holds fn may say more:
     FEATURES                  by function the features of a problem that it knows: documents, which surroundings tell it
 
 A function of a user's is given more where it has a word for it: a soft cap (`softcap`), a window (`window_size`, a pair
-by default), documents (layout thd, on one rank), sinks (`sinks`, `s_aux`, `sink` or `learnable_sink`: a tensor (H,), a
-logit a head in float32 at least, whose gradient is measured too; on one rank). Queries of another number than keys,
-and values of another width, are measured where the user gives these: nothing tells a function that serves them from
-another one.
+by default), and on one rank documents (layout thd), sinks (`sinks`, `s_aux`, `sink` or `learnable_sink`: a tensor (H,),
+a logit a head in float32 at least, whose gradient is measured too), a mask (`attn_mask`, `attn_bias`, `bias` or `mask`:
+(1 or B, 1 or H, Sq, S), boolean or in the case's dtype). Queries of another number than keys, and values of another
+width, are measured where the user gives these: nothing tells a function that serves them from another one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +39,7 @@ from accuracy.core.fields import default_softmax_scale
 from accuracy.core.masks import Visibility
 from accuracy.core.sharding import SHARDINGS, UNEVEN, lengths_of
 from accuracy.runtime import arithmetic
-from accuracy.runtime.arguments import named, names, parameters, requires, takes, uncallable
+from accuracy.runtime.arguments import OF_PROBLEMS, mask_names, named, names, parameters, requires, takes, uncallable
 from accuracy.runtime.collectives import may_share, shared
 from accuracy.runtime.layout import LAYOUTS, PACKED, called_with, returned
 from accuracy.variant.base import WROTE, Rank, Schedule
@@ -201,8 +201,9 @@ class AnyCallable(Schedule):
             return (
                 f"variant {variant.name} takes no softmax_scale: set problem.softmax_scale=null, which is head_dim^-0.5"
             )
-        if problem.sinks is None and requires(found.function, "sinks"):
-            return f"variant {variant.name} cannot be called without sinks: set problem.sinks=0, or give them a default"
+        for word in OF_PROBLEMS:
+            if getattr(problem, word) is None and requires(found.function, word):
+                return f"variant {variant.name} cannot be called without {word}: give {word}=, or a default to its own"
         if lengths_of(variant.sharding) and hasattr(module, "DISTRIBUTION"):
             return f"variant {variant.name} has as many tokens on every rank; use its own sharding, or padding=end"
         says = getattr(module, "unsupported", None)
@@ -219,7 +220,7 @@ class AnyCallable(Schedule):
         has = parameters(found.function) or {}  # flash-attn's words: softcap, window_size of a pair
         told = {
             "softcap": "softcap" in has,
-            "sinks": case.world_size == 1 and names(found.function, "sinks"),
+            **{word: case.world_size == 1 and names(found.function, word) for word in OF_PROBLEMS},
             "window": "window_size" in has and isinstance(has["window_size"].default, tuple),
             "documents": options["layout"] in PACKED and case.world_size == 1,
             "head_dim_v": "packed" not in str(options["layout"]),
@@ -252,6 +253,8 @@ class AnyCallable(Schedule):
         found = plugins.load_function(rank.options.fn)
         fn, is_package = found.function, hasattr(found.module, "DISTRIBUTION")
         how = words(rank.scale, rank.scores.softcap, rank.visibility)
+        if (mask := rank.scores.mask) is not None:
+            how[mask_names(parameters(fn) or {}, mask.is_floating_point())[0]] = mask
         packed = documents(rank.options.layout, rank.visibility)
         with _surroundings(rank):
             return attend(
