@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from accuracy.api.bounds import bounds
     from accuracy.api.diagnose import Diagnosis, diagnose
     from accuracy.api.drift import attribute, drift, invariance
+    from accuracy.api.from_jax import from_jax
     from accuracy.api.measure import measure
     from accuracy.api.tables import columns, compare, load, summary
     from accuracy.api.tolerance import tolerance
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ConfigError", "Diagnosis", "assert_accurate", "assert_close", "assert_merge_close", "attribute", "bounds",
-    "capture", "columns", "compare", "diagnose", "drift", "invariance", "judge", "load", "measure", "plot", "summary",
-    "tolerance",
+    "capture", "columns", "compare", "diagnose", "drift", "from_jax", "invariance", "judge", "load", "measure", "plot",
+    "summary", "tolerance",
 ]  # fmt: skip
 _MODULES = {
     "ConfigError": "core.errors", "Diagnosis": "api.diagnose", "assert_accurate": "api.assert_accurate",
@@ -39,7 +40,7 @@ _MODULES = {
     "columns": "api.tables", "compare": "api.tables", "diagnose": "api.diagnose", "drift": "api.drift",
     "attribute": "api.drift", "invariance": "api.drift", "load": "api.tables", "measure": "api.measure",
     "plot": "api.plot", "summary": "api.tables", "capture": "live.capture", "judge": "live.judge",
-    "tolerance": "api.tolerance",
+    "tolerance": "api.tolerance", "from_jax": "api.from_jax",
 }  # fmt: skip
 
 

@@ -16,17 +16,20 @@ from torch import Tensor
 from accuracy.api import calling
 from accuracy.api.bounds import Attention, Exact, check_tensors, exact, listed, policy_of, word_of
 from accuracy.api.calling import GRADIENTS, SCALES, as_tensor, in_bshd, in_layout, meant
+from accuracy.api.returned import of_largest
 from accuracy.api.tf32 import DRIFT, in_tf32
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
 from accuracy.bound.policy import Policy, eight_bits
+from accuracy.bound.running import Bound
 from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.runtime.layout import LAYOUTS
 
 PLACES = ("batch", "token", "head", "dim")
-OWN_SHAPE = ("lse", "dsink", "dbias")
+OWN_SHAPE = ("lse", "dsink", "dbias", "max_logit")
 """Tensors that are in no layout of tokens, and may have another dtype."""
 WORDS = {
-    "lse": ("batch", "head", "token"), "dsink": ("", "", "head"), "dbias": ("batch", "head", "query", "key"),
+    "lse": ("batch", "head", "token"), "max_logit": ("batch", "head", "token"), "dsink": ("", "", "head"),
+    "dbias": ("batch", "head", "query", "key"),
 }  # fmt: skip
 ARRAYS = ("attn_mask", "sinks", "dlse")
 ARITHMETIC = ("float32", "tf32")
@@ -41,19 +44,24 @@ def assert_close(
     actual: Tensor | Sequence[Tensor] | Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, *,
     dout: Tensor | None = None, lse: Tensor | None = None, dq: Tensor | None = None, dk: Tensor | None = None,
     dv: Tensor | None = None, dsink: Tensor | None = None, dbias: Tensor | None = None,
+    max_logit: Tensor | None = None,
     layout: str | None = None, policy: str = "loosest", arithmetic: str | None = None,
     pieces: int = 1, **how: Any,
 ) -> dict[str, float]:  # fmt: skip
     """Compare attention with float64 on the same rounded inputs; the limits are those of rounding, for these inputs.
 
     Args:
-        actual: out, (out, lse), or a function, which is called once with q, k and v in its layout and, where it has
-            parameters for them, with the mask, the scale and what else of `how` is given, by its own names.
+        actual: out, (out, lse), (out, lse, max_logit), or a function, which is called once with q, k and v in its
+            layout and, where it has parameters for them, with the mask, the scale and what else of `how` is given, by
+            its own names.
         q, k, v: (B, Sq, H, D), (B, S, Hk, D) and (B, S, Hk, Dv), of one dtype; or in another layout. Hk divides H.
         dout: (B, Sq, H, Dv), the gradient of out; a function's gradients come from autograd then.
         lse: (B, H, Sq), natural log, any dtype; (H, T) with layout="thd".
         dq, dk, dv: gradients of (out * dout).sum(), and with dlse of (lse * dlse).sum(), in their inputs' shape, dtype.
         dsink: (H,), that of sinks, any dtype; autograd gives it where a function gets sinks as a tensor.
+        max_logit: the largest score as softmax has it (scaled, capped, with its bias, of keys that are seen), of each
+            row (B, H, Sq), of each head of an item (B, H), or of each head (H,); any dtype. A function may return it
+            behind lse, in place of it where it is (H,), or as flex_attention does.
         dbias: that of a bias given as attn_mask, in its shape; autograd gives it where the bias wants a gradient.
         layout: bshd, bhsd, sbhd, thd (packed sequences), or kvpacked and qkvpacked, which a function gets in one. None:
             that of a function which is known by its name, as those of torch and flash-attn are, else bshd.
@@ -66,8 +74,9 @@ def assert_close(
             defaults, else False and D**-0.5. window (keys on both sides), documents (lengths), softcap, sinks (a logit
             a head), attn_mask (True where a query sees a key, or a bias), dlse (of a loss with lse in it), rows
             (positions of the tokens that one rank returned), as in `accuracy.bounds`; cu_seqlens, or cu_seqlens_q and
-            cu_seqlens_k, of packed sequences; block_mask or mask_mod of flex_attention; q_descale, k_descale and
-            v_descale, of tensors in 8 bits: numbers, (B, H) or (B, Hk), or what broadcasts to the tensor.
+            cu_seqlens_k, of packed sequences; block_mask, mask_mod and score_mod of flex_attention (score_mod: one that
+            adds to scores, caps them by tanh or hides keys); q_descale, k_descale and v_descale, of tensors in 8 bits:
+            numbers, (B, H) or (B, Hk), or what broadcasts to the tensor.
 
     Returns:
         The relative error of each compared tensor, by its name.
@@ -84,7 +93,8 @@ def assert_close(
            if x is not None or word == "softmax_scale"}  # fmt: skip
     inputs = {name: None if x is None and name == "dout" else as_tensor(x, name) for name, x in
               {"q": q, "k": k, "v": v, "dout": dout}.items()}  # fmt: skip
-    returned = {"lse": lse, "dq": dq, "dk": dk, "dv": dv, "dsink": dsink, "dbias": dbias}
+    returned = {"lse": lse, "dq": dq, "dk": dk, "dv": dv, "dsink": dsink, "dbias": dbias,
+                "max_logit": max_logit}  # fmt: skip
     named = {name: as_tensor(x, name) for name, x in returned.items() if x is not None}
     gradients = [name for name in GRADIENTS.values() if name in named]
     if policy not in SOURCE:
@@ -128,6 +138,7 @@ def assert_close(
         attention = replace(attention, dlse=attention.dlse.to(found["lse"].dtype))
     tensors, found, attention = calling.with_float64(tensors, found, attention)
     stored: dict[str, Any] = {f"stored_{name}": word_of(found[name].dtype) for name in OWN_SHAPE if name in found}
+    stored.pop("stored_max_logit", None)
     result = found["out"] if short else tensors[0]
     rounding = policy_of(policy, word_of(result.dtype), pieces, stored.pop("stored_lse", None))
     if short:
@@ -159,17 +170,21 @@ def assert_close(
         if layout == "bshd" and keys < heads:
             wrong.append(f"k was read as {keys} tokens, q as {heads} heads: of (B, H, S, D) say layout='bhsd'")
         raise AssertionError("\n".join(wrong))
-    references = {name: getattr(truth.reference, name) for name in found}
-    offs = {name: float((in_bshd(x, layout, name).double() - references[name]).norm()) for name, x in found.items()}
+    came = {name: in_bshd(x, layout, name) for name, x in found.items()}
+    references = {name: _exact(name, x, truth)[0] for name, x in came.items()}
+    offs = {name: float((x.double() - references[name]).norm()) for name, x in came.items()}
     norms = {name: float(reference.norm()) for name, reference in references.items()}
     return {name: offs[name] / norm if norm else 0.0 for name, norm in norms.items()}
 
 
 def _judge(name: str, x: Tensor, truth: Exact, layout: str, least_drift: float = 0.0) -> list[str]:
     """Return one line of what is wrong with a tensor, or none. least_drift: as in `limits`."""
-    reference, bound = getattr(truth.reference, name), truth.bounds[name]
     given, x = tuple(x.shape), in_bshd(x, layout, name)
+    reference, bound = _exact(name, x, truth)
     if x.shape != reference.shape:
+        if name == "max_logit":
+            allowed = f"(H,), (B, H) or (B, H, Sq) of {tuple(truth.reference.max_logit.shape)}"
+            return [f"max_logit has the shape {given}, expected {allowed}"]
         expected, words = (in_layout(each, layout, name) for each in (reference.shape, WORDS.get(name, PLACES)))
         return [f"{name} has the shape {given}, expected {expected} ({', '.join(words)})"]
     if x.device != reference.device:
@@ -177,9 +192,15 @@ def _judge(name: str, x: Tensor, truth: Exact, layout: str, least_drift: float =
     word = word_of(x.dtype) if name in OWN_SHAPE else truth.policy.dtype
     if word_of(x.dtype) != word:
         return [f"{name} came as {word_of(x.dtype)}, expected {word}"]
-    by_row = name not in ("lse", "dsink")
+    by_row = name not in ("lse", "dsink", "max_logit")
     found = beyond(x.double(), reference, limits(bound, reference, word, by_row, least_drift))
     return [_described(name, found, x, reference, layout, truth.tokens)] if found else []
+
+
+def _exact(name: str, x: Tensor, truth: Exact) -> tuple[Tensor, Bound]:
+    """Return the reference and the bound of a tensor that came as x."""
+    reference, bound = getattr(truth.reference, name), truth.bounds[name]
+    return of_largest(reference, bound, x, word_of(x.dtype)) if name == "max_logit" else (reference, bound)
 
 
 def _described(

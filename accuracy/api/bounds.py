@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accuracy.api.score_mod import folded
 from accuracy.bound.policy import POLICIES, Policy
 from accuracy.bound.running import Bound
 from accuracy.bound.running import bounds as running_bounds
@@ -106,7 +107,7 @@ class Exact:
         def chosen(name: str, x: Any) -> Any:
             if name in ("dsink", "dbias") or not isinstance(x, Tensor):  # of all rows; a shift that is a number
                 return x
-            return x.index_select(2 if name in ("lse", "delta") else 1, tokens.to(x.device))
+            return x.index_select(2 if name in ("lse", "delta", "max_logit") else 1, tokens.to(x.device))
 
         reference = Reference(**{name: chosen(name, x) for name, x in vars(self.reference).items()})
         bounds = {
@@ -115,27 +116,34 @@ class Exact:
         return replace(self, reference=reference, bounds=bounds, tokens=tokens)
 
 
-@entry((*HOW, "policy", "pieces"))
+@entry((*HOW, "score_mod", "policy", "pieces"))
 def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: Any) -> dict[str, Bound]:
     """Largest errors of out, lse and, where dout is given, dq, dk, dv of these inputs, element by element.
 
     q, dout: (B, Sq, H, D), k, v: (B, S, Hk, D), of one dtype. how: causal=False (the last query sees the last key),
     softmax_scale=D**-0.5, window, documents (lengths), softcap, sinks (a logit a head), attn_mask (True where a query
     sees a key, or what is added to the scores, broadcast to (B, H, Sq, S)), rows (positions of tokens, of which alone
-    bounds are returned), dlse (B, H, Sq), the gradient of lse, where it has one; policy: `loosest` or `kernel`, or an
+    bounds are returned), dlse (B, H, Sq), the gradient of lse, where it has one; score_mod of flex_attention, which
+    adds to scores, caps them by tanh or hides keys; policy: `loosest` or `kernel`, or an
     `accuracy.bound.policy.Policy`; pieces: ranks or chunks that are merged.
 
     Of each tensor, in its shape and float64: `certain`, which no implementation within the policy exceeds: an error
     beyond it is no rounding; `likely(p)`, exceeded with a chance of p at most where roundings are independent. Their
     derivation: accuracy/bound/README.md. Raises ConfigError, a ValueError.
     """
-    policy, attention = how.pop("policy", "loosest"), Attention(**how)
+    policy, score_mod = how.pop("policy", "loosest"), how.pop("score_mod", None)
     check_tensors(q, k, v, dout)
+    if score_mod is not None:
+        if clash := next((word for word in ("attn_mask", "softcap") if how.get(word) is not None), None):
+            raise ConfigError(f"score_mod came with {clash}; put both into score_mod")
+        how |= folded(score_mod, q, k)
+    attention = Attention(**how)
     attention.check(q, k)
     word = str(q.dtype).removeprefix("torch.")
     rounding = policy if isinstance(policy, Policy) else policy_of(policy, word, attention.pieces)
     found = exact(q, k, v, dout, attention, rounding).bounds
-    return found if dout is not None else {name: found[name] for name in ("out", "lse")}
+    asked = ("out", "lse") if dout is None else ("out", "lse", "dq", "dk", "dv")
+    return {name: found[name] for name in asked}
 
 
 def exact(
@@ -161,7 +169,9 @@ def exact(
             reference = float64.attention(q, k, v, dout, **how)
             if attention.attn_mask is not None and bool(reference.lse.isneginf().any()):
                 raise ValueError("the mask hides all keys of some query; what its out should be nobody has agreed on")
-            found = running_bounds(q, k, v, dout, reference, rounding, stored_dbias=stored_dbias or "", **how)
+            found = running_bounds(
+                q, k, v, dout, reference, rounding, stored_dbias=stored_dbias or "", of_max_logit=True, **how
+            )
             if stored_dsink is not None:
                 sinks = torch.tensor(how["sinks"], dtype=torch.float64, device=q.device)
                 found["dsink"] = of_sinks(reference, found, sinks, dout, rounding, stored_dsink, attention.dlse)

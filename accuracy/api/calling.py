@@ -14,14 +14,16 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from accuracy.api.bounds import HOW, Attention, in_four, listed
+from accuracy.api.returned import as_tensor, results
+from accuracy.api.score_mod import folded
 from accuracy.core.errors import ConfigError, one_line
 from accuracy.live.functions import known
-from accuracy.runtime.arguments import NAMES, parameters, plain, takes_any_word
+from accuracy.runtime.arguments import NAMES, mask_names, parameters, plain, takes_any_word
 from accuracy.runtime.layout import PACKED, canonical
 
 BORDERS = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
 SCALES = {"q": "q_descale", "k": "k_descale", "v": "v_descale"}
-CALLED = (*HOW, *BORDERS, "block_mask", "mask_mod", *SCALES.values())
+CALLED = (*HOW, *BORDERS, "block_mask", "mask_mod", "score_mod", *SCALES.values())
 """Keywords that say which attention it is, where a function is called."""
 ORDERS = {"bhsd": (0, 2, 1, 3), "sbhd": (1, 0, 2, 3)}
 """By layout, which of batch 0, token 1, head 2 and dim 3 each of its dimensions is."""
@@ -30,23 +32,17 @@ OF_KEYS = {"cu_seqlens": ("cu_seqlens_k", "cu_seqlens_kv"), "max_seqlen": ("max_
 GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "sinks": "dsink", "attn_mask": "dbias"}
 
 
-def as_tensor(x: Any, name: str) -> Tensor:
-    """Return a tensor as it is, and an array of another library that has `__dlpack__` without a copy."""
-    if isinstance(x, Tensor):
-        return x
-    if hasattr(x, "__dlpack__"):
-        return torch.from_dlpack(x)
-    raise ConfigError(f"{name} is a {type(x).__name__}, expected a tensor")
-
-
 def in_bshd(x: Tensor, layout: str, name: str) -> Tensor:
-    """Return (B, S, H, D), detached; lse as (B, H, Sq), dsink as (1, 1, H), dbias with four dimensions."""
+    """Return (B, S, H, D), detached; lse as (B, H, Sq), dsink as (1, 1, H), dbias with four dimensions,
+    max_logit as (B, H, Sq), (B, H, 1) or (1, H, 1)."""
     x = x.detach()
     if name == "dsink":
         return x.reshape(1, 1, -1)
     if name == "dbias":
         return in_four(x)
-    if name in ("lse", "dlse"):
+    if name == "max_logit" and (x.dim() == 1 or (x.dim() == 2 and layout not in PACKED)):
+        return x.reshape(-1, x.shape[-1], 1)
+    if name in ("lse", "dlse", "max_logit"):
         return x[None] if layout in PACKED and x.dim() == 2 else x
     return canonical(x, "thd" if layout in PACKED else layout) if x.dim() > 2 else x
 
@@ -55,7 +51,7 @@ def in_layout(values: Sequence[Any], layout: str, name: str) -> tuple[Any, ...]:
     """Return the sizes, or the words, of what `in_bshd` returns in the order of a layout."""
     if name in ("dsink", "dbias"):
         return tuple(values[-1:] if name == "dsink" else values)
-    order = (0, 1, 2) if name == "lse" else ORDERS.get(layout, (0, 1, 2, 3))
+    order = (0, 1, 2) if name in ("lse", "max_logit") else ORDERS.get(layout, (0, 1, 2, 3))
     return tuple(values[place] for place in order[layout in PACKED :])
 
 
@@ -103,9 +99,15 @@ def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, borders
         except (TypeError, AttributeError, AssertionError) as error:
             wanted = "a function of item, head, query and key" if masks == ["mask_mod"] else "a BlockMask"
             raise ConfigError(f"{masks[0]} is not {wanted} ({one_line(error)})") from None
+    if "score_mod" in how:
+        if clash := next((word for word in ("attn_mask", "softcap", "rows") if word in how), None):
+            raise ConfigError(f"score_mod came with {clash}; put both into score_mod, or leave one of them away")
+        found |= folded(how["score_mod"], q, k, found.pop("attn_mask", None))
     if plain(fn) is scaled_dot_product_attention and found.get("causal") and q.shape[1] != k.shape[1]:
-        if masks:
-            raise ConfigError(f"{masks[0]} came with causal=True for other numbers of keys; put both into one mask")
+        if "attn_mask" in found:
+            raise ConfigError(
+                f"{[*masks, 'score_mod'][0]} came with causal=True for other numbers of keys; put both into one mask"
+            )
         found |= {"causal": False, "attn_mask": q.new_ones(q.shape[1], k.shape[1], dtype=torch.bool).tril()}
     of_queries, of_keys = borders
     if of_queries and "documents" in how:
@@ -113,7 +115,7 @@ def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, borders
     if of_queries == of_keys and of_queries:
         found["documents"] = [end - begin for begin, end in itertools.pairwise(of_queries) if end > begin]
     elif of_queries:
-        if unclear := [word for word in (*masks, "window") if word in how]:
+        if unclear := [word for word in (*masks, "score_mod", "window") if word in how]:
             raise ConfigError(f"{unclear[0]} came where queries and keys are packed otherwise; leave one of them away")
         found["attn_mask"] = _of_packed(of_queries, of_keys, bool(found.pop("causal", False)), q.device)
     return found
@@ -201,7 +203,9 @@ def _words(fn: Callable[..., Any], q: Tensor, k: Tensor, how: Mapping[str, Any],
     if "window" in told and isinstance(getattr(known.get("window_size"), "default", None), tuple):
         told["window_size"] = told["window"], 0 if told.get("causal") else told["window"]
     values = {"causal": False, "softmax_scale": q.shape[-1] ** -0.5, "group": None, **told}
-    found = {name: (word, known[name]) for word, names in NAMES.items() for name in names if name in known}
+    masks = mask_names(known, is_bias(told.get("attn_mask")))
+    every = NAMES | {"attn_mask": tuple(masks[:1])}
+    found = {name: (word, known[name]) for word, names in every.items() for name in names if name in known}
     taken = {
         name: values[word] for name, (word, each) in found.items()
         if word in told or (word in values and each.default is each.empty)
@@ -278,15 +282,3 @@ def _with_gradients(
     return {name: x.detach() for name, x in found.items()} | dict(
         zip((GRADIENTS[each] for each in names), gradients, strict=True)
     )
-
-
-def results(result: Any) -> dict[str, Tensor]:
-    """Return out and perhaps lse of what a function gives, or the caller. Raises ConfigError."""
-    values = (result,) if isinstance(result, Tensor) or hasattr(result, "__dlpack__") else result
-    if isinstance(values, Mapping) or not isinstance(values, Sequence) or not 1 <= len(values) <= 2:
-        what = f"{len(values)} values" if isinstance(values, tuple | list) else f"a {type(result).__name__}"
-        raise ConfigError(f"{what} came; give out, (out, lse), or a function that returns one of these")
-    found = {name: as_tensor(x, name) for name, x in zip(("out", "lse"), values, strict=False) if x is not None}
-    if "out" not in found:
-        raise ConfigError("out is None; give a tensor")
-    return found

@@ -12,6 +12,7 @@ from accuracy.config.resolve import keys_of, replayed, resolved
 from accuracy.core import plugins
 from accuracy.core.errors import ConfigError
 from accuracy.live.functions import known
+from accuracy.runtime import given_mask
 
 Function = Callable[..., Any]
 Subjects = str | Function | Iterable[str | Function] | Mapping[str, Function]  # a mapping gives the functions' names
@@ -24,6 +25,7 @@ Problem = TypedDict("Problem", {  # noqa: UP013  # a third of the lines
     "head_dim": Whole, "head_dim_v": Whole | None, "mask": Masks | Sequence[Masks], "window": Whole | None,
     "documents": str | Sequence[str | int | Sequence[int]] | None, "softmax_scale": Real | None,
     "softcap": Real | None, "sinks": Real | None, "padding": str | None, "dropout": Real | None,
+    "attn_mask": torch.Tensor | Callable[..., torch.Tensor] | None,
 }, total=False)  # fmt: skip
 """The keywords `**problem`: each a value, or a list of them as an axis."""
 OF_FUNCTIONS = {"sharding": "contiguous", "layout": "bshd", "arithmetic": None}
@@ -58,7 +60,8 @@ def request(
     Raises:
         ConfigError: for an argument that cannot be.
     """
-    arguments = {name: plain(value) for name, value in arguments.items() if value is not None}
+    given = {} if arguments.get("attn_mask") is None else _masked(arguments)
+    arguments = {name: plain(value) for name, value in {**arguments, **given}.items() if value is not None}
     names, subject_functions = named(subjects)
     for fn in subject_functions.values():
         if (found := known(fn)) and found.mask:
@@ -81,6 +84,12 @@ def request(
     config |= {"workers": 1, "report": False, **settings, "variant": variants, "world": world, **(keys or {})}
     config["problem"] |= {**(defaults or {}), **arguments}
     return resolved(replayed(config, chosen | keys_of(words)), chosen - {"world"})
+
+
+def _masked(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the name of a mask and, where the caller gave no others, its sizes and no second mask."""
+    name, fitting = given_mask.keep(arguments["attn_mask"]), given_mask.sizes(arguments["attn_mask"])
+    return {"mask": "full", **fitting, **{key: x for key, x in arguments.items() if x is not None}, "attn_mask": name}
 
 
 def _known(fn: Function, node: Mapping[str, Any]) -> dict[str, str]:

@@ -63,6 +63,7 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
         return off * (1 + weight) ** count + ((1 + weight) ** count - 1) * size + smallest * rows.visible
 
     of_bias = (stored(off, size), size, ds2) if rows.of_bias else None
+    before_cap = ds2
     off = off * (found.slope + slope_error) + size * slope_error
     ds, size, ds2 = ds * found.slope, size * found.slope, ds2 * found.slope**2
     off = stored(off, size)
@@ -86,6 +87,9 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
         side = linked(rows, found, done, dp, dp_variance, delta_variance, ds, pulled, policy)
         of_dq, whole, both, together = side.dq, side.ds, side.both, side.together
         off2_p = p2 * (side.weights + found.linked.weight) + p2.minimum(least)
+    if rows.softcap is not None:  # 1 - tanh^2 cancels where the cap is reached
+        of_slope = before_cap * (16 * u**2 + (2 * found.slope / rows.softcap) ** 2 * found.variance)
+        of_dq, whole = of_dq + scale**2 * (of_slope @ k2), whole + of_slope
     if policy.alike:  # what of dS is stored as zero is lost to one side
         zero = ds.where(ds.abs() * min(1.0, scale) < underflow(policy.weights), 0.0)
         both, together = both + zero, together + zero @ rows.k

@@ -150,6 +150,14 @@ def scores(rows: Rows, policy: Policy) -> Scores:
     return Scores(p, slope, top, terms, rescales, level, exponent, variance, error, alike, linked)
 
 
+def largest(rows: Rows, found: Scores) -> tuple[Tensor, Tensor]:
+    """Error and variance of a row's largest score, before it is stored (R,). No maximum is further off than a score;
+    one of n scores is with a chance of at most n p: twice the variance for n to 1e6 (README.md, section 5)."""
+    lost = torch.zeros_like(found.top) if rows.lost is None else torch.where(rows.lost, torch.inf, 0.0)
+    error, variance = ((x * rows.visible).amax(1) for x in (found.score_error, 2 * found.variance))
+    return error + lost[:, 0], variance + lost[:, 0]
+
+
 def _linked(s: Tensor, p: Tensor, score: Tensor, rows: Rows, rescales: Tensor, policy: Policy) -> Linked:
     """The row's largest score has the exponent 0, and its weight is stored as 1 or as near to 1 as it is."""
     u = policy.u

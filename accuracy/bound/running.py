@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from accuracy.bound.backward import Sums, backward, finished
-from accuracy.bound.forward import Rows, Scores, forward, scores
+from accuracy.bound.forward import Rows, Scores, forward, largest, scores
 from accuracy.bound.policy import Policy
 from accuracy.core.dtype import REFERENCE_ERROR
 from accuracy.core.errors import ConfigError
@@ -56,13 +56,15 @@ def bounds(
     causal: bool, top_left: bool = False, window: int | None = None, documents: Sequence[int] = (),
     softcap: float | None = None, sinks: Sequence[float] = (), mask: Tensor | None = None,
     dlse: Tensor | None = None, of_bias: Sequence[int] = (1, 1, 0, 0),
-    stored_dbias: str = "",
+    stored_dbias: str = "", of_max_logit: bool = False,
 ) -> dict[str, Bound]:  # fmt: skip
-    """The bounds of out, dq (B, Sq, H, D), lse (B, H, Sq), dk, dv (B, S, Hk, D), dbias, float64. Arguments as those of
-    `accuracy.reference.float64.attention`, whose result `reference` is; stored_dbias: the dtype of dbias."""
+    """The bounds of out, dq (B, Sq, H, D), lse, max_logit (B, H, Sq), dk, dv (B, S, Hk, D), dbias, float64. Arguments
+    as those of `accuracy.reference.float64.attention`, whose result `reference` is; stored_dbias: the dtype of dbias;
+    of_max_logit: whether max_logit is asked for."""
     seen = seen_keys(q.shape[1], k.shape[1], causal, top_left, window, documents)
     share = q.shape[2] // k.shape[2]
-    zeros = {name: torch.zeros_like(getattr(reference, name)) for name in ("out", "lse", "dq", "dk", "dv")}
+    names = ("out", "lse", "dq", "dk", "dv", "max_logit")[: 5 + of_max_logit]
+    zeros = {name: torch.zeros_like(getattr(reference, name)) for name in names}
     found = {name: Bound(like.clone(), like) for name, like in zeros.items()}
     of_bias_sums = Sums.like(reference.dbias) if reference.dbias.numel() else None
     shifts = {name: torch.zeros_like(like) for name, like in zeros.items()} if policy.shifts else {}
@@ -94,6 +96,8 @@ def bounds(
                     shifts["dv"][there] += mean.dv
                 _fill(found["out"], here, done.out, done.out_variance)
                 _fill(found["lse"], (item, head, rows), done.lse[:, 0], done.lse_variance[:, 0])
+                if "max_logit" in found:
+                    _fill(found["max_logit"], (item, head, rows), *largest(part, scored))
                 _fill(found["dq"], here, *finished(dq, part.dq, scored.terms, 1, policy))
                 sums["dk"].add(keys, dk)
                 sums["dv"].add(keys, dv)

@@ -43,6 +43,7 @@ class Problem:
     head_dim_v: Whole | None = None  # of v and out where it is not D, else None
     sinks: Finite | None = None  # head h's softmax has one more logit, sinks + h / H, without a value
     padding: Annotated[str, OneOf("end")] | None = None  # zeros behind a length that ranks cannot share, as Megatron's
+    attn_mask: str | None = None  # the name of a mask or a bias beside the first, `accuracy.runtime.given_mask`
     dropout: Share | None = None  # of the softmax's weights; the mask is of the case's seed, `accuracy.runtime.dropout`
 
     @property
@@ -73,7 +74,8 @@ class Problem:
             "cross_lengths": ("seqlen_q", self.seqlen_q), "documents": ("documents", self.documents_text or None),
             "top_left": ("mask", self.mask if self.mask == "causal_top_left" else None),
         }  # fmt: skip
-        given |= {name: (name, getattr(self, name)) for name in ("window", "softcap", "head_dim_v", "sinks", "dropout")}
+        plain = ("window", "softcap", "head_dim_v", "sinks", "attn_mask", "dropout")
+        given |= {name: (name, getattr(self, name)) for name in plain}
         return {name: f"problem.{key}={value}" for name, (key, value) in given.items() if value is not None}
 
     def padded(self, sharding: str, size: int) -> "Problem":

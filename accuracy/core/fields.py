@@ -150,6 +150,7 @@ FIELDS = (
     _setting("documents", "string", lambda case: case.problem.documents_text, default="", within="mask"),
     _setting("head_dim_v", "int64", default=None, within="mask"),
     _setting("sinks", "float64", default=None, within="mask"),
+    _setting("attn_mask", "string", default=None, within="mask"),
     _setting("padding", "string", default=None, within="mask"),
     _setting("dropout", "float64", default=None, within="mask"),
     _setting("softcap", "float64", lambda case: case.problem.softcap or 0.0, default=0.0),

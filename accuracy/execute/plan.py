@@ -25,6 +25,7 @@ from accuracy.measurement.observe import shared
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.reference import choice
 from accuracy.results.table import TOO_FEW_RANKS
+from accuracy.runtime import given_mask
 from accuracy.variant.base import schedule_of
 
 ADHOC = "adhoc"  # the name of a run without an experiment
@@ -35,6 +36,7 @@ LACKS = {
     "documents": "has no packed documents",
     "softcap": "has no capped scores",
     "sinks": "has no attention sinks",
+    "attn_mask": "takes no attn_mask, which a function with attn_mask, attn_bias, bias or mask gets on one rank",
     "dropout": "has no dropout with the problem's mask",
     "head_dim_v": "takes values as wide as keys",
 }
@@ -162,6 +164,7 @@ def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:
         if any(feature not in schedule.knows(case) for schedule in schedules):
             lack = f"variant {case.variant.name} {LACKS[feature]}"
             yield f"{lack}: drop {setting} or use variant=single_device world_size=1"
+    yield given_mask.unsupported(case.problem)
     inputs = plugins.load(case.inputs.source)
     if hasattr(inputs, "unsupported"):  # inputs that are read, not drawn, may not have what a case asks for
         yield inputs.unsupported(case, plugins.build_options(inputs, case.inputs.options))

@@ -20,6 +20,7 @@ from accuracy.measurement.observe import Observation
 from accuracy.measurement.targets import Named, Targets
 from accuracy.reference.float64 import Reference
 from accuracy.results.table import Columns
+from accuracy.runtime import given_mask
 from accuracy.runtime.sharding import cut
 
 PARTS = ("splits", "key_chunk", "query_chunk")
@@ -87,6 +88,7 @@ def _limits(case: Case, targets: Targets, policy: Policy) -> Named:
         found = bounds(
             q, k, v, dout, reference, policy, scale=problem.softmax_scale, **problem.seen_by,
             softcap=problem.softcap, sinks=problem.sink_logits,
+            mask=given_mask.in_four(problem, q.dtype, q.device),
         )  # fmt: skip
         certain = {name: bound.certain for name, bound in found.items()}
         return certain | {"lse": certain["lse"].transpose(-1, -2)}

@@ -38,7 +38,7 @@ def answer(observation: Observation, options: None) -> Answer:
     account, simulated = Account(Watch(case, targets)), replace(case, world="simulated")
     schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
     untraced = any(each.unsupported(simulated) or not each.traced for each in schedules)
-    if case.problem.sinks is None and case.problem.padding is None and not untraced:
+    if case.problem.sinks is None and case.problem.attn_mask is None and case.problem.padding is None and not untraced:
         account.close(simulate(case, shards, rank_type=partial(_WatchedRank, account=account)).results)
     return Answer(tables={"steps": account.watch.rows})
 

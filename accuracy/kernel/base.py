@@ -29,7 +29,8 @@ class Kernel(Protocol):
     With the feature `head_dim_v` v, out, dout and dv have another head dim than q and k.
     With the feature `window` it also takes `window=(left, right)` with causal=False (see `accuracy.core.masks.Block`;
     every row sees a key), with `softcap` `softcap=c`: scores become c tanh(scale q k^T / c), with `dropout`
-    `dropout=d`: weights are multiplied by `d.kept` and `d.scale`; lse is of all scores.
+    `dropout=d`: weights are multiplied by `d.kept` and `d.scale`; lse is of all scores. With `attn_mask` it takes
+    `mask`, (1 or B, 1 or H, Sq, Sk): true where a key is seen, or numbers that are added to the scores.
     """
 
     def forward(
@@ -98,7 +99,7 @@ class Abilities:
         if reason := next((reason for reason, applies in reasons.items() if applies), ""):
             return f"kernel {kernel} {reason}"
         for feature, setting in (features or {}).items():
-            if feature in FEATURES and feature not in self.features:
+            if feature in (*FEATURES, "attn_mask") and feature not in self.features:
                 return f"kernel {kernel} has no {feature} here: drop {setting} or use kernel=eager"
         for partial in sorted(partials - {dtype}):
             if partial not in self.partial_dtypes:
@@ -128,6 +129,7 @@ class How:
     window: Window | None = None
     softcap: float | None = None
     dropout: Dropout | None = None
+    mask: Tensor | None = None
 
     def raised(self, x: Tensor) -> Tensor:
         """x times what dropout multiplies the weights that it keeps by, in place; x without dropout."""
@@ -165,18 +167,19 @@ class KernelKnobs:
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
         window: Window | None = None, softcap: float | None = None, dropout: Dropout | None = None,
+        mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """See `Kernel.forward`."""
-        out, lse = self._forward(q, k, v, How(scale, causal, out_dtype, window, softcap, dropout))
+        out, lse = self._forward(q, k, v, How(scale, causal, out_dtype, window, softcap, dropout, mask))
         return out.to(out_dtype), lse
 
     def backward(
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
         causal: bool, gradient_dtype: torch.dtype, window: Window | None = None, softcap: float | None = None,
-        dropout: Dropout | None = None,
+        dropout: Dropout | None = None, mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See `Kernel.backward`."""
-        how = How(scale, causal, gradient_dtype, window, softcap, dropout)
+        how = How(scale, causal, gradient_dtype, window, softcap, dropout, mask)
         dq, dk, dv = self._backward(dout, q, k, v, out, lse, how)
         return dq.to(gradient_dtype), dk.to(gradient_dtype), dv.to(gradient_dtype)
 

@@ -14,7 +14,7 @@ from accuracy.core.dtype import FORMATS
 from accuracy.kernel.base import ALL_DTYPES, FEATURES, SCORES_AT_ONCE, Abilities, Gradients, How, KernelKnobs, dtype_of
 from accuracy.kernel.block.heads import by_group, by_kv_head, by_token
 from accuracy.kernel.block.sight import Sight, dropout_mask, scores
-from accuracy.runtime import arithmetic
+from accuracy.runtime import arithmetic, given_mask
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class Eager(KernelKnobs):
             word = getattr(self, key)
             if word not in ("input", "accumulate", *FORMATS):
                 missing = f"does not know {key} {word!r}; allowed: input, accumulate, {', '.join(FORMATS)}"
-        return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES, missing=missing)
+        return Abilities(
+            dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=(*FEATURES, "attn_mask"), missing=missing
+        )
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         compute, probability = dtype_of(self.compute_dtype, q), dtype_of(self.probability_dtype, q)
@@ -44,6 +46,7 @@ class Eager(KernelKnobs):
             for rows, columns, hidden in _chunks(q, k, how.sight(q, k)):
                 query = by_group(q[:, rows], k.shape[2], compute)
                 found, _ = scores(query, keys[..., columns, :], how.scale, hidden, how.softcap)
+                found = _masked(found, how.mask, rows, columns)
                 top = found.amax(dim=-1, keepdim=True)
                 weights = found.sub_(top.masked_fill(top == -torch.inf, 0.0)).exp_()
                 total = weights.sum(dim=-1, keepdim=True)
@@ -64,6 +67,7 @@ class Eager(KernelKnobs):
             for rows, columns, hidden in _chunks(q, k, how.sight(q, k)):
                 query, dout_rows, out_rows = (by_group(x[:, rows], k.shape[2], compute) for x in (q, dout, out))
                 found, slope_of_cap = scores(query, keys[..., columns, :], how.scale, hidden, how.softcap)
+                found = _masked(found, how.mask, rows, columns)
                 normaliser = lse[:, :, rows].to(compute).unflatten(1, (k.shape[2], -1)).unsqueeze(-1)
                 weights = found.sub_(normaliser).exp_()
                 delta = (dout_rows * out_rows).sum(-1, keepdim=True)
@@ -78,6 +82,15 @@ class Eager(KernelKnobs):
                 dk[..., columns, :] += (slope.mT @ query).sum(2, keepdim=True)
                 dv[..., columns, :] += (weights.mT @ dout_rows).sum(2, keepdim=True)
         return dq, by_token(dk * how.scale), by_token(how.raised(dv))
+
+
+def _masked(found: Tensor, mask: Tensor | None, rows: slice, columns: slice) -> Tensor:
+    """Scores (B, Hk, G, rows, columns) under a mask (1 or B, 1 or H, Sq, Sk)."""
+    if mask is None:
+        return found
+    mine = mask[..., rows, columns].to(found.device)
+    mine = mine.unsqueeze(2) if mine.shape[1] == 1 else mine.unflatten(1, found.shape[1:3])
+    return found + given_mask.added(mine, found.dtype).to(found.dtype)
 
 
 def _chunks(q: Tensor, k: Tensor, sight: Sight) -> Iterator[tuple[slice, slice, Tensor | None]]:

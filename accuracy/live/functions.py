@@ -85,10 +85,10 @@ def flex(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
     found: dict[str, Any] = {"scale": _scale(arguments, q, "scale")}
     sizes = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
     block, change = arguments.get("block_mask"), arguments.get("score_mod")
-    seen = None if block is None else _everywhere(block.mask_mod, sizes, q.device)
+    seen = None if block is None else everywhere(block.mask_mod, sizes, q.device)
     if change is None:
         return found, seen
-    at = [_everywhere(lambda *place, x=x: change(x, *place), sizes, q.device) for x in _few(q.device)]
+    at = [everywhere(lambda *place, x=x: change(x, *place), sizes, q.device) for x in _few(q.device)]
     finite = at[0].isfinite()
     if any(not torch.allclose((x - at[0])[finite], by.expand_as(x)[finite], atol=1e-5) for x, by in
            zip(at[1:], _few(q.device)[1:], strict=True)):  # fmt: skip
@@ -203,7 +203,7 @@ def _few(device: torch.device) -> list[Tensor]:
     return [torch.tensor(x, device=device) for x in (0.0, 1.0, -3.0)]
 
 
-def _everywhere(modification: Callable[..., Tensor], sizes: tuple[int, ...], device: torch.device) -> Tensor:
+def everywhere(modification: Callable[..., Tensor], sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """Of each batch, head, query and key: (B, H, Sq, S)."""
     for number in range(len(sizes)):
         modification = torch.vmap(modification, in_dims=tuple(0 if n == 3 - number else None for n in range(4)))

@@ -32,6 +32,7 @@ from accuracy.measurement.metrics import Array
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.reference.float64 import BLOCK_ELEMENTS, seen_keys
 from accuracy.results.derived import ratio
+from accuracy.runtime import given_mask
 from accuracy.runtime.dropout import Dropout
 from accuracy.runtime.sharding import cut, token_map
 
@@ -117,6 +118,7 @@ def _with_all(each: Array) -> Array:
 def magnitudes(problem: Problem, inputs: Inputs, reference: Named, dropout: Dropout | None = None) -> Magnitudes:
     """Of all elements. reference: in token layout; dropout: of all tokens."""
     seen = seen_keys(problem.queries, problem.seqlen, **problem.seen_by)
+    mask = given_mask.in_four(problem, inputs.q.dtype, inputs.q.device)
     absolute, squares = ({name: torch.zeros_like(x) for name, x in reference.items()} for _ in range(2))
     found = Magnitudes(torch.zeros_like(reference["lse"]), absolute, squares)
     given = {"q": inputs.q, "dout": inputs.dout, **{name: reference[name] for name in ("out", "lse", "delta")}}
@@ -125,7 +127,10 @@ def magnitudes(problem: Problem, inputs: Inputs, reference: Named, dropout: Drop
             of_queries = {name: _of_heads(problem, x[item], groups, own).double() for name, x in given.items()}
             of_queries |= {name: of_queries[name][..., None] for name in ("lse", "delta")}
             k, v = (x[item, :, groups, None].double().permute(1, 2, 0, 3) for x in (inputs.k, inputs.v))
-            _add_heads(found, (item, groups, own), _Heads(k=k, v=v, **of_queries), problem, seen, dropout)
+            beside = None if mask is None else mask[item % mask.shape[0]]
+            if beside is not None:
+                beside = beside.expand(problem.heads, -1, -1).unflatten(0, (problem.heads_kv, -1))[groups, own]
+            _add_heads(found, (item, groups, own), _Heads(k=k, v=v, **of_queries), problem, seen, dropout, beside)
     for name in set(reference) - {"delta"}:  # what rounds that is out
         squares[name] += reference[name].square()
     return found
@@ -150,7 +155,7 @@ def _of_heads(problem: Problem, x: Tensor, groups: slice, own: slice) -> Tensor:
 
 def _add_heads(
     found: Magnitudes, place: tuple[int, slice, slice], heads: _Heads, problem: Problem, seen: Tensor,
-    dropout: Dropout | None,
+    dropout: Dropout | None, beside: Tensor | None,
 ) -> None:  # fmt: skip
     """Fill in the sums of query heads, add to those of their key/value heads."""
     item, groups, own = place
@@ -165,10 +170,11 @@ def _add_heads(
         q, dout, out, lse, delta = (x[:, :, rows] for x in (heads.q, heads.dout, heads.out, heads.lse, heads.delta))
         k, v = heads.k[:, :, keys], heads.v[:, :, keys]
         scores, slope = _scores(q, k, problem)
+        added = 0.0 if beside is None else given_mask.added(beside[:, :, rows, keys], scores.dtype)
         key = torch.arange(keys.start, keys.stop, device=scores.device)
         bounds = seen[rows].to(scores.device)
         hidden = (key < bounds[:, :1]) | (key >= bounds[:, 1:])
-        p = (scores - lse).exp_().masked_fill_(hidden, 0.0)
+        p = (scores + added - lse).exp_().masked_fill_(hidden, 0.0)
         size = scores.abs_().masked_fill_(hidden, 0.0)
         products, dropped = dout @ v.mT, p
         if dropout is not None:
@@ -194,14 +200,14 @@ def _add_heads(
         absolute["delta"][:, :, rows] = (dout.abs() * spread).sum(3)
         of_delta = (dout.square() * (terms + out.square())).sum(3, keepdim=True)
         squares["delta"][:, :, rows] = of_delta.squeeze(3)
-        added = {"dv": (dropped.mT @ dout.abs(), dropped2.mT @ dout.square())}
+        of_kv = {"dv": (dropped.mT @ dout.abs(), dropped2.mT @ dout.square())}
         pulled = p.mul_(slope)  # how ds moves with delta
         squares["dq"][:, :, rows] = scale**2 * (ds2 @ k.square() + of_delta * (pulled @ k).square())
         of_dk = scale**2 * (ds2.mT @ q.square() + pulled.square().mT @ (of_delta * q.square()))
         ds.abs_()
         absolute["dq"][:, :, rows] = scale * (ds @ k.abs())
-        added["dk"] = scale * (ds.mT @ q.abs()), of_dk
-        for name, both in added.items():
+        of_kv["dk"] = scale * (ds.mT @ q.abs()), of_dk
+        for name, both in of_kv.items():
             for sums, terms in zip(of_keys[name], both, strict=True):
                 sums[:, keys] += terms.sum(1)
 

@@ -12,6 +12,7 @@ from accuracy.core.errors import ConfigError
 from accuracy.inputs.drawing import Inputs
 from accuracy.reference import float64, fused
 from accuracy.reference.float64 import Reference
+from accuracy.runtime import given_mask
 from accuracy.runtime.dropout import Dropout
 
 FUSED_HEAD_DIM = 256
@@ -24,7 +25,7 @@ def unsupported(problem: Problem, device: str) -> str | None:
         return "need a CUDA device"
     if importlib.util.find_spec("triton") is None:
         return "need triton"
-    for feature in ("softcap", "sinks", "dropout"):
+    for feature in ("softcap", "sinks", "attn_mask", "dropout"):
         if getattr(problem, feature) is not None:
             return f"know no {feature}"
     if problem.head_dim_v is not None:
@@ -47,7 +48,9 @@ def compute(method: str, problem: Problem, inputs: Inputs, seed: int) -> Referen
     cap = {} if problem.softcap is None else {"softcap": problem.softcap}
     sinks = {} if problem.sinks is None else {"sinks": problem.sink_logits}
     dropped = {} if problem.dropout is None else {"dropped": _dropped(problem.dropout, seed, inputs.q)}
-    how = {"scale": problem.softmax_scale, **problem.seen_by, **cap, **sinks, **dropped}
+    mask = given_mask.in_four(problem, inputs.q.dtype, inputs.q.device)
+    masked = {} if mask is None else {"mask": mask}
+    how = {"scale": problem.softmax_scale, **problem.seen_by, **cap, **sinks, **dropped, **masked}
     reference: Reference = METHODS[method].attention(*inputs.tensors, **how)
     return reference
 

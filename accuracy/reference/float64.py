@@ -37,7 +37,8 @@ for _function in (torch.exp, torch.log, torch.tanh):
 @dataclass(frozen=True)
 class Reference:
     """out (B, Sq, H, Dv), dq (B, Sq, H, D), dk (B, S, Hk, D), dv (B, S, Hk, Dv), lse, delta (B, H, Sq), float64;
-    dsink (1, 1, H), without sinks (1, 1, 0); dbias as the bias, four dimensions, where it is asked for."""
+    dsink (1, 1, H), without sinks (1, 1, 0); dbias as the bias, four dimensions, where it is asked for; max_logit as
+    lse, a row's largest score as softmax has it, without its sink."""
 
     out: Tensor
     lse: Tensor
@@ -47,6 +48,7 @@ class Reference:
     delta: Tensor
     dsink: Tensor = field(default_factory=lambda: torch.zeros(1, 1, 0, dtype=torch.float64))
     dbias: Tensor = field(default_factory=lambda: torch.zeros(1, 1, 0, 0, dtype=torch.float64))
+    max_logit: Tensor = field(default_factory=lambda: torch.zeros(1, 1, 0, dtype=torch.float64))
 
 
 def attention(
@@ -68,10 +70,10 @@ def attention(
     batch, length, heads, _ = q.shape
     seen = seen_keys(length, k.shape[1], causal, top_left, window, documents)
     out, dq, dk, dv = (torch.zeros(x.shape, dtype=torch.float64, device=x.device) for x in (dout, q, k, v))
-    lse, delta = (q.new_empty(batch, heads, length, dtype=torch.float64) for _ in range(2))
+    lse, delta, most = (q.new_empty(batch, heads, length, dtype=torch.float64) for _ in range(3))
     dsink = torch.zeros(1, 1, len(sinks), dtype=torch.float64, device=q.device)
     dbias = torch.zeros(*of_bias, dtype=torch.float64, device=q.device)
-    reference = Reference(out, lse, dq, dk, dv, delta, dsink, dbias)
+    reference = Reference(out, lse, dq, dk, dv, delta, dsink, dbias, most)
     share = heads // k.shape[2]
     for item in range(batch):
         for head_kv in range(k.shape[2]):
@@ -137,6 +139,7 @@ def _one_head(
         if mask is not None:
             _add(scores, mask[first:last, any_row])
         top = scores.amax(dim=1, keepdim=True)
+        reference.max_logit[item, head, first:last] = top.squeeze(1)
         if mask is not None:
             absorbing = -torch.inf if sinks else ABSORBING  # a sink is left where a mask absorbs all keys
             absorbed = torch.where(top < absorbing, top, 0.0).nan_to_num_(neginf=0.0)

@@ -20,6 +20,8 @@ EVERY_NAME = ("cu_seqlens", "max_seqlen")
 """These a function gets by every name that it has: queries and keys begin and end alike."""
 OPTIONAL = ("causal", "softmax_scale", "group", "grouped")
 """A function without the first has one mask, one without the second scales by D^-0.5."""
+OF_PROBLEMS = ("sinks", "attn_mask")
+"""Those that it gets where a problem has them."""
 MODULE = "torch.nn.modules.module", "Module"
 
 
@@ -76,6 +78,18 @@ def names(fn: Callable[..., Any], word: str) -> bool:
     return any(name in (parameters(fn) or {}) for name in NAMES[word])
 
 
+def mask_names(known: Mapping[str, Any], is_bias: bool) -> list[str]:
+    """Return a function's names for a mask; of a boolean one those of a bias last, as jax.nn's has both."""
+    found = [name for name in NAMES["attn_mask"] if name in known]
+    return found if is_bias else sorted(found, key=lambda name: "bias" in name)
+
+
+def requires(fn: Callable[..., Any], word: str) -> bool:
+    """Return whether a function has such a parameter of its own, without a default."""
+    known = parameters(fn) or {}
+    return any(known[name].default is inspect.Parameter.empty for name in NAMES[word] if name in known)
+
+
 def named(fn: Callable[..., Any], how: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments `how` by the function's own names, without the optional ones that it does not take."""
     known = parameters(fn) or {}
@@ -96,7 +110,7 @@ def uncallable(fn: Callable[..., Any], tensors: int, words: Iterable[str]) -> st
         signature = _signature(fn)
     except (TypeError, ValueError):
         return "has no signature that says how it is called; wrap it in a function that has one"
-    given = named(fn, dict.fromkeys([*OPTIONAL, *words]))
+    given = named(fn, dict.fromkeys([*OPTIONAL, *words, *filter(partial(requires, fn), OF_PROBLEMS)]))
     try:
         signature.bind(*[None] * tensors, **given)
     except TypeError as error:

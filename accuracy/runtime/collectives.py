@@ -51,6 +51,8 @@ def may_share(fn: Callable[..., Any]) -> bool:
     """Return whether a function may be one of several ranks: it takes a group, or any word, or the code that it is made
     of names torch.distributed, in its user's files (of a whole package, where one of them imports late), in the package
     that it comes from, or in the script that runs."""
+    if getattr(fn, "one_device", False) is True:  # as `accuracy.from_jax` marks its functions
+        return False
     if names(fn, "group") or takes_any_word(parameters(fn) or {}):
         return True
     if id(fn) not in _may_share:

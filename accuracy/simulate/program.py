@@ -14,7 +14,7 @@ from accuracy.core.sharding import lengths_of
 from accuracy.kernel.base import Kernel, kernel_of
 from accuracy.kernel.block import sink
 from accuracy.kernel.block.calls import Scores
-from accuracy.runtime import device
+from accuracy.runtime import device, given_mask
 from accuracy.runtime.dropout import Dropout
 from accuracy.simulate import batched
 from accuracy.variant.base import WROTE, Rank, Schedule, schedule_of
@@ -64,7 +64,8 @@ def scores_of(case: Case) -> Scores:
     """What becomes of q k^T in a case."""
     problem = case.problem
     dropout = None if problem.dropout is None else Dropout(problem.dropout, case.seed)
-    return Scores(problem.softmax_scale, problem.softcap, dropout)
+    mask = given_mask.in_four(problem, getattr(torch, case.dtype), case.device)
+    return Scores(problem.softmax_scale, problem.softcap, dropout, mask)
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Work:
         schedule, rank = self.part("backward", world)
         q, k, v, dout = self.shards[world.rank]
         gradients = tuple(await schedule.backward(rank, dout, q, k, v, *forwarded))
-        if not self.case.problem.sink_logits:
+        if not self.case.problem.sink_logits or schedule.own_sinks:
             return gradients
         (parts,) = await world.all_gather([self.dsink(dout, forwarded)])
         return *gradients, sink.total(parts.unbind())
@@ -105,7 +106,8 @@ class Work:
     def with_sinks(self, forwarded: Results) -> Results:
         """What a schedule returned, out and lse with the case's sinks."""
         out, lse, *others = forwarded
-        sinks = self.case.problem.sink_logits
+        own = schedule_of(self.case.variant.forward).own_sinks
+        sinks = () if own else self.case.problem.sink_logits
         return (*sink.apply(out, lse, sinks), *others) if sinks else forwarded  # type: ignore[arg-type]
 
     def dsink(self, dout: Tensor, forwarded: Results) -> Tensor:
@@ -128,6 +130,7 @@ class Work:
             sharding=case.variant.sharding,
             options=plugins.build_options(plugins.load(part.source), case.variant.options),
             value_dim=case.problem.value_dim,
+            sinks=case.problem.sink_logits,
         )
 
 

@@ -42,6 +42,7 @@ class Rank:
     sharding: str
     options: Any = None
     value_dim: int | None = None  # of v and out; None: that of q and k
+    sinks: tuple[float, ...] = ()  # one logit a head, of a schedule that computes with them itself
 
     @property
     def scale(self) -> float:
@@ -171,7 +172,8 @@ class Schedule:
     kernel: the only one that it runs on, if so; any_lse_dtype: whether lse may come in another dtype than ours, and is
     then held to that dtype's precision; traced: whether every join has all of the rank's heads, so that a trace can
     compare it; merges: whether it does more than return what the kernel does; low_wires: whether its wires may have 8
-    bits; options: the frozen dataclass of its knobs, if it has any.
+    bits; own_sinks: whether it computes with sinks itself and returns their gradient; options: the frozen dataclass of
+    its knobs, if it has any.
     """
 
     shardings: tuple[str, ...] = ("contiguous",)
@@ -186,6 +188,7 @@ class Schedule:
     traced: bool = True
     merges: bool = True
     low_wires: bool = False
+    own_sinks: bool = False
     options: Callable[..., Any] | None = None
 
     def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Awaitable[Results | tuple[Any, ...]]:

@@ -15,9 +15,11 @@ layouts: `accuracy.runtime.layout`. The module that holds fn may say more:
     surroundings(rank)        a context manager in which forward and backward run
     FEATURES                  by function the features of a problem that it knows: documents, which surroundings tell it
 
-A function of a user's is given more where it has a word of flash-attn's for it: a soft cap (`softcap`), a window
-(`window_size`, a pair by default), documents (layout thd, on one rank). Queries of another number than keys, and values
-of another width, are measured where the user gives these: nothing tells a function that serves them from another one.
+A function of a user's is given more where it has a word for it: a soft cap (`softcap`), a window (`window_size`, a pair
+by default), and on one rank documents (layout thd), sinks (`sinks`, `s_aux`, `sink` or `learnable_sink`: a tensor (H,),
+a logit a head in float32 at least, whose gradient is measured too), a mask (`attn_mask`, `attn_bias`, `bias` or `mask`:
+(1 or B, 1 or H, Sq, S), boolean or in the case's dtype). Queries of another number than keys, and values of another
+width, are measured where the user gives these: nothing tells a function that serves them from another one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +39,7 @@ from accuracy.core.fields import default_softmax_scale
 from accuracy.core.masks import Visibility
 from accuracy.core.sharding import SHARDINGS, UNEVEN, lengths_of
 from accuracy.runtime import arithmetic
-from accuracy.runtime.arguments import named, names, parameters, takes, uncallable
+from accuracy.runtime.arguments import OF_PROBLEMS, mask_names, named, names, parameters, requires, takes, uncallable
 from accuracy.runtime.collectives import may_share, shared
 from accuracy.runtime.layout import LAYOUTS, PACKED, called_with, returned
 from accuracy.variant.base import WROTE, Rank, Schedule
@@ -68,11 +70,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Graph:
-    """What autograd keeps between forward and backward: out and the q, k, v that it was made of. surroundings: in which
-    the backward runs, as the forward did."""
+    """What autograd keeps between forward and backward: out and the q, k, v, and sinks, that it was made of.
+    surroundings: in which the backward runs, as the forward did."""
 
     out: Tensor
-    leaves: tuple[Tensor, Tensor, Tensor]
+    leaves: tuple[Tensor, ...]
     surroundings: Callable[[], AbstractContextManager[Any]]
 
 
@@ -84,25 +86,29 @@ REFUSED = "not support backward"
 
 def attend(
     fn: Callable[..., Any], layout_name: str, q: Tensor, k: Tensor, v: Tensor, documents: Sequence[int] = (),
-    is_known: bool = False, **how: Any,
+    is_known: bool = False, sinks: Sequence[float] = (), **how: Any,
 ) -> tuple[Tensor, Tensor | None, Graph]:  # fmt: skip
-    """Call fn in its layout; documents: their borders; is_known: that it shares its work, so nobody asks; how: causal,
-    softmax_scale, group, and other words of fn's. Return out (B, S/W, H, D), lse (B, H, S/W) or None, and the graph."""
+    """Call fn in its layout; documents: their borders; is_known: that it shares its work, so nobody asks; sinks: a
+    logit a head, which it gets as a tensor (H,); how: causal, softmax_scale, group, and other words of fn's. Return out
+    (B, S/W, H, D), lse (B, H, S/W) or None, and the graph."""
     grouped, group = q.shape[2] != k.shape[2], how.get("group")
 
-    def result_of(tensors: tuple[Tensor, Tensor, Tensor]) -> Any:
-        arguments, keywords = LAYOUTS[layout_name].arguments(*tensors, documents)
+    def result_of(tensors: tuple[Tensor, ...]) -> Any:
+        arguments, keywords = LAYOUTS[layout_name].arguments(tensors[0], tensors[1], tensors[2], documents)
+        keywords |= dict(zip(("sinks",), tensors[3:], strict=False))
         with _as_found(fn, group), torch.enable_grad(), unwritten(q, k, v):
             call = partial(fn, *arguments, **named(fn, {**how, "grouped": grouped, **keywords}))
             return call() if is_known else shared(fn, group, call)
 
-    leaves = q.detach().requires_grad_(), k.detach().requires_grad_(), v.detach().requires_grad_()
+    wide = torch.promote_types(q.dtype, torch.float32)
+    inputs = (q, k, v, *([torch.tensor(sinks, dtype=wide, device=q.device)] if sinks else []))
+    leaves = tuple(x.detach().requires_grad_() for x in inputs)
     try:
         result = result_of(leaves)
     except RuntimeError as error:
         if REFUSED not in str(error):
             raise
-        result = result_of((q.detach(), k.detach(), v.detach()))  # forward only
+        result = result_of(tuple(x.detach() for x in inputs))  # forward only
     with torch.enable_grad():
         out, lse = returned(result, layout_name, q, v.shape[-1])
     return out.detach(), lse, Graph(out, leaves, lambda: _as_found(fn, group))
@@ -118,17 +124,19 @@ def _as_found(fn: Callable[..., Any], group: Any) -> Iterator[None]:
 
 
 def differentiate(graph: Graph, dout: Tensor) -> Results:
-    """dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D) as autograd gives them, zero where out does not depend on q, k or v;
-    None, each, where the function is forward only."""
+    """dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D) as autograd gives them, and with sinks dsink (1, 1, H), zero where out
+    does not depend on these; None, each, where the function is forward only."""
+    none = (None,) * len(graph.leaves)
     if not graph.out.requires_grad:
-        return None, None, None
+        return none
     try:
         with graph.surroundings(), unwritten(*graph.leaves, dout):
-            return torch.autograd.grad(graph.out, graph.leaves, dout, materialize_grads=True)
+            found = torch.autograd.grad(graph.out, graph.leaves, dout, materialize_grads=True)
     except RuntimeError as error:
         if any(mark in str(error) for mark in NO_BACKWARD):
-            return None, None, None
+            return none
         raise
+    return *found[:3], *(x[None, None] for x in found[3:])
 
 
 @contextmanager
@@ -193,6 +201,9 @@ class AnyCallable(Schedule):
             return (
                 f"variant {variant.name} takes no softmax_scale: set problem.softmax_scale=null, which is head_dim^-0.5"
             )
+        for word in OF_PROBLEMS:
+            if getattr(problem, word) is None and requires(found.function, word):
+                return f"variant {variant.name} cannot be called without {word}: give {word}=, or a default to its own"
         if lengths_of(variant.sharding) and hasattr(module, "DISTRIBUTION"):
             return f"variant {variant.name} has as many tokens on every rank; use its own sharding, or padding=end"
         says = getattr(module, "unsupported", None)
@@ -209,6 +220,7 @@ class AnyCallable(Schedule):
         has = parameters(found.function) or {}  # flash-attn's words: softcap, window_size of a pair
         told = {
             "softcap": "softcap" in has,
+            **{word: case.world_size == 1 and names(found.function, word) for word in OF_PROBLEMS},
             "window": "window_size" in has and isinstance(has["window_size"].default, tuple),
             "documents": options["layout"] in PACKED and case.world_size == 1,
             "head_dim_v": "packed" not in str(options["layout"]),
@@ -241,9 +253,13 @@ class AnyCallable(Schedule):
         found = plugins.load_function(rank.options.fn)
         fn, is_package = found.function, hasattr(found.module, "DISTRIBUTION")
         how = words(rank.scale, rank.scores.softcap, rank.visibility)
+        if (mask := rank.scores.mask) is not None:
+            how[mask_names(parameters(fn) or {}, mask.is_floating_point())[0]] = mask
         packed = documents(rank.options.layout, rank.visibility)
         with _surroundings(rank):
-            return attend(fn, rank.options.layout, q, k, v, packed, is_package, group=rank.world.group, **how)
+            return attend(
+                fn, rank.options.layout, q, k, v, packed, is_package, rank.sinks, group=rank.world.group, **how
+            )
 
     async def backward(
         self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, graph: Graph
@@ -253,4 +269,4 @@ class AnyCallable(Schedule):
             return differentiate(graph, dout)
 
 
-SCHEDULE = AnyCallable(shardings=(*SHARDINGS, UNEVEN), options=Options, any_lse_dtype=True)
+SCHEDULE = AnyCallable(shardings=(*SHARDINGS, UNEVEN), options=Options, any_lse_dtype=True, own_sinks=True)

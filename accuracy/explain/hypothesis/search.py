@@ -61,7 +61,7 @@ def answer(observation: Observation, options: None) -> Answer:
 
 def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Mapping[str, Compared]) -> list[Row]:
     """Try all hypotheses on what a case's ranks returned; return rows of `hypotheses/`."""
-    unknown = {"head_dim_v", "sinks"} & set(case.problem.features)
+    unknown = {"head_dim_v", "sinks", "attn_mask"} & set(case.problem.features)
     if case.problem.queries * case.problem.seqlen > MOST_PAIRS or unknown:
         return []
     expected = {name: _expected(case, each, name) for name, each in compared.items() if name != "delta"}

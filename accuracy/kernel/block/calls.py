@@ -15,11 +15,12 @@ from accuracy.runtime.dropout import Dropout
 @dataclass(frozen=True)
 class Scores:
     """What becomes of q k^T: s = scale q k^T, softcap tanh(s / softcap) where there is one, and after the softmax the
-    dropout of the tokens at hand."""
+    dropout of the tokens at hand. mask: of all tokens, see `Kernel`."""
 
     scale: float
     softcap: float | None = None
     dropout: Dropout | None = None
+    mask: Tensor | None = None
 
     def of_all(self, queries: int, keys: int) -> "Scores":
         """Return the same for all tokens in sequence."""
@@ -32,7 +33,8 @@ class Scores:
         window = {} if block.window is None else {"window": block.window}
         softcap = {} if self.softcap is None else {"softcap": self.softcap}
         dropout = {} if self.dropout is None else {"dropout": self.dropout.block(block.query, block.key)}
-        return {"scale": self.scale, "causal": block.causal, **window, **softcap, **dropout}
+        mask = {} if self.mask is None else {"mask": self.mask[..., block.query, block.key]}
+        return {"scale": self.scale, "causal": block.causal, **window, **softcap, **dropout, **mask}
 
 
 def forward(

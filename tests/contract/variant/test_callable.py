@@ -65,7 +65,7 @@ def test_a_mistake_stops_in_one_line() -> None:
         ([*nobody, "variant.fn=nowhere.attention"], "No module named 'nowhere'"),
         (words("nothing"), "has no function 'nothing'"),
         (words("without_mask"), "has no parameter causal or is_causal"),
-        (words("wants_a_mask"), "missing a required argument: 'mask'"),
+        (words("wants_a_mask"), "cannot be called without attn_mask"),
         (words("with_its_own_scale", "bhsd", "problem.softmax_scale=0.5"), "takes no softmax_scale"),
         (words("contiguous", "hsbd"), "layout='hsbd' is unknown; allowed: bshd"),
         (words("contiguous", "bshd", "world=simulated"), "use world=processes"),

@@ -1,5 +1,6 @@
 """Every public entry is called on tensors of each device: on the CPU here, on a GPU by `make test-gpu`."""
 
+import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,8 @@ from torch.nn.functional import scaled_dot_product_attention
 import accuracy
 from accuracy.cli import listing
 from accuracy.cli.run import subcommand
+from accuracy.kernel.block.in_jax import exactly
+from accuracy.kernel.block.in_jax import missing as in_jax_missing
 from accuracy.verdict.label import BUGS
 from tests.processes import python
 
@@ -86,6 +89,27 @@ def assert_close_of_other_calls(device: str, folder: Path) -> None:
     accuracy.assert_close(out, *short, causal=True, **scales)
     with pytest.raises(AssertionError, match="out is wrong"):
         accuracy.assert_close(out, *short, causal=True, **scales, v_descale=1.1)
+
+
+def in_jax(q, k, v, *, scale):
+    """A full mask, in operators that JAX's arrays have."""
+    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+    weights = math.e ** (q @ k.swapaxes(2, 3) * scale)
+    return (weights @ v / weights.sum(-1)[..., None]).swapaxes(1, 2)
+
+
+def from_jax(device: str, folder: Path) -> None:
+    if in_jax_missing(device):
+        with pytest.raises(accuracy.ConfigError, match="needs"):
+            accuracy.from_jax(in_jax)(*tensors(device)[:3], scale=1.0)
+        return
+    q, _, _, dout = tensors(device, torch.float32)
+    fn = accuracy.from_jax(in_jax)
+    with exactly():
+        assert set(accuracy.assert_close(fn, q, q, q, dout=dout)) == {"out", "dq", "dk", "dv"}
+        with pytest.raises(AssertionError, match="out is wrong"):
+            accuracy.assert_close(lambda *given, scale: fn(*given, scale=scale) * 1.01, q, q, q)
+        accuracy.assert_accurate(fn, dtype="float32", device=device, **SMALL | {"heads_kv": 4, "mask": "full"})
 
 
 def assert_merge_close(device: str, folder: Path) -> None:
@@ -218,7 +242,7 @@ ENTRIES: dict[str, Callable[[str, Path], None]] = {
     "diagnose, Diagnosis, ConfigError": diagnose,
     "assert_accurate": assert_accurate, "tolerance": tolerance, "drift, attribute, invariance": paths,
     "capture, judge": capture_and_judge, "compare, load, summary, columns": compare_load_columns,
-    "plot": plot,
+    "plot": plot, "from_jax": from_jax,
 }  # fmt: skip
 COMMANDS = {
     "report check accept": command_accuracy, "judge reduce": command_judge_and_reduce, "tolerance": command_tolerance,

@@ -1,0 +1,55 @@
+"""What a function returned, or the caller gave: out, and perhaps lse and the largest scores, by their names."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accuracy.bound.policy import half_spacing
+from accuracy.bound.running import Bound
+from accuracy.core.errors import ConfigError
+
+EXPECTED = "give out, (out, lse), (out, lse, max_logit), or a function that returns one of these"
+AUXILIARY = {"lse": ("lse",), "max_logit": ("max_logit", "max_scores")}
+"""By our name, those of the attributes of what flex_attention returns beside out."""
+
+
+def as_tensor(x: Any, name: str) -> Tensor:
+    """Return a tensor as it is, and an array of another library that has `__dlpack__` without a copy."""
+    if isinstance(x, Tensor):
+        return x
+    if hasattr(x, "__dlpack__"):
+        return torch.from_dlpack(x)
+    raise ConfigError(f"{name} is a {type(x).__name__}, expected a tensor")
+
+
+def results(result: Any) -> dict[str, Tensor]:
+    """Return out and perhaps lse and max_logit of what a function gives, or the caller. Raises ConfigError."""
+    values = (result,) if isinstance(result, Tensor) or hasattr(result, "__dlpack__") else result
+    if isinstance(values, Mapping) or not isinstance(values, Sequence) or not 1 <= len(values) <= 3:
+        what = f"{len(values)} values" if isinstance(values, tuple | list) else f"a {type(result).__name__}"
+        raise ConfigError(f"{what} came; {EXPECTED}")
+    named = dict(zip(("out", "lse", "max_logit"), values, strict=False))
+    second = named.get("lse")
+    if len(values) == 2 and any(hasattr(second, name) for names in AUXILIARY.values() for name in names):
+        named |= {word: getattr(second, name, None) for word, names in AUXILIARY.items() for name in names}
+    elif len(values) == 2 and len(getattr(second, "shape", ())) == 1:  # a number a head is no lse
+        named["max_logit"] = named.pop("lse")
+    found = {name: as_tensor(x, name) for name, x in named.items() if x is not None}
+    if "out" not in found:
+        raise ConfigError("out is None; give a tensor")
+    if "max_logit" in found and found["max_logit"].dim() not in (1, 2, 3):  # as a third value of flash-attn's
+        raise ConfigError(f"a third value {tuple(found['max_logit'].shape)} came, which is no max_logit; {EXPECTED}")
+    return found
+
+
+def of_largest(reference: Tensor, bound: Bound, x: Tensor, dtype: str) -> tuple[Tensor, Bound]:
+    """Return the reference and the bound of max_logit as it came: of rows (B, H, Sq), of items (B, H, 1) or of all
+    (1, H, 1). dtype: in which it is stored."""
+    dims = [at for at, (size, all_) in enumerate(zip(x.shape, reference.shape, strict=False)) if size == 1 < all_]
+    most, certain, variance = (each.amax(dims, True) if dims else each for each in
+                               (reference, bound.certain, bound.variance))  # fmt: skip
+    last = half_spacing(most.abs() + certain.nan_to_num(posinf=0.0), dtype)
+    return most, replace(bound, certain=certain + last, variance=variance + last.square() / 3)

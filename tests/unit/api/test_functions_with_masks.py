@@ -1,0 +1,93 @@
+"""A function of one's own under a caller's mask or bias, measured on one rank."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import accuracy
+from accuracy.verdict.label import BUGS
+
+SMALL = {"seqlen": 64, "heads": 4, "heads_kv": 2, "head_dim": 32}
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor, in_backward: bool = True) -> Tensor:
+    """As a stranger writes it: a full mask of its own, no lse."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    keys, values = (x.repeat_interleave(q.shape[2] // k.shape[2], 2).to(wide) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.to(wide), keys) * scale
+    under = scores.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else scores + bias
+    weights, plain = under.softmax(-1), scores.softmax(-1)
+    weights = weights if in_backward else weights.detach() + plain - plain.detach()
+    return torch.einsum("bhqk,bkhd->bqhd", weights, values).to(q.dtype)
+
+
+def fine(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, bias: Tensor) -> Tensor:
+    return attend(q, k, v, softmax_scale, bias)
+
+
+def transposed(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, bias: Tensor) -> Tensor:
+    return attend(q, k, v, softmax_scale, bias.mT)
+
+
+def forward_alone(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, bias: Tensor) -> Tensor:
+    """The planted fault: a backward without the bias."""
+    return attend(q, k, v, softmax_scale, bias, in_backward=False)
+
+
+def without(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
+    return q
+
+
+def alibi(batch: int, heads: int, queries: int, keys: int) -> Tensor:
+    slopes = (2.0 ** -torch.arange(1.0, heads + 1)).view(heads, 1, 1)
+    return -slopes * (torch.arange(queries)[:, None] - torch.arange(keys)).clamp(min=-3).abs()
+
+
+def seen() -> Tensor:
+    mask = torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) > 0.5
+    mask[:, 0] = True
+    return mask
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mask", [seen(), torch.randn(4, 64, 64), alibi], ids=["seen", "bias", "callable"])
+def test_it_is_measured_under_the_mask(mask: Tensor | Callable[..., Tensor], device: str) -> None:
+    how: dict[str, Any] = {"attn_mask": mask, "device": device, **SMALL}
+    rows = accuracy.measure(fine, dtype=["float64", "float16"], progress=False, **how)
+    found = rows[(rows["rank"] == -1) & (rows["status"] == "ok")].set_index(["dtype", "tensor"])["error_rel"]
+    assert set(found["float64"].index) == {"out", "dq", "dk", "dv", "delta"}
+    assert found["float64"].max() < 1e-12
+    accuracy.assert_accurate(fine, **how)
+    for wrong, tensor in ((transposed, "out"), (forward_alone, "dk|dq")):
+        with pytest.raises(AssertionError, match=tensor):
+            accuracy.assert_accurate(wrong, **how)
+    labels = accuracy.drift(fine, "single_device", progress=False, **how)["label"]
+    assert set(labels) <= {"equal", "within", ""}
+
+
+def test_a_diagnosis_asks_under_the_mask(few_grids: None) -> None:
+    how = {"dtype": "bfloat16", "device": "cpu", "progress": False, "attn_mask": alibi, **SMALL}
+    found = accuracy.diagnose({"mine": fine, "theirs": forward_alone}, **how)
+    wrong = found.verdicts[found.verdicts["label"].isin(BUGS)]
+    assert {*zip(wrong["variant"], wrong["tensor"], strict=True)} == {("theirs", "dq"), ("theirs", "dk")}
+
+
+@pytest.mark.parametrize(
+    ("fn", "how", "said"),
+    [
+        (fine, {"attn_mask": 3}, "a int"), (fine, {"attn_mask": torch.ones(64, 60)}, r"\(64, 60\)"),
+        (fine, {"attn_mask": torch.ones(64, 64).long()}, "int64"), (fine, {"attn_mask": lambda x: x}, "raised"),
+        (fine, {"attn_mask": torch.zeros(64, 64, dtype=torch.bool)}, "hides all keys"),
+        (fine, {"attn_mask": torch.ones(64, 64, dtype=torch.bool).triu(1).roll(1, 0), "mask": "causal"}, "hides all"),
+        (fine, {"attn_mask": torch.full((64, 64), torch.nan)}, "nan"), (without, {"attn_mask": alibi}, "attn_mask"),
+        ("ring", {"attn_mask": alibi}, "attn_mask"), (fine, {"mask": "full"}, "without attn_mask"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(fn: Any, how: dict[str, Any], said: str) -> None:
+    with pytest.raises(accuracy.ConfigError, match=said) as error:
+        accuracy.measure(fn, device="cpu", progress=False, **{**SMALL, **how})
+    assert "\n" not in str(error.value)
