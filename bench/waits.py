@@ -1,24 +1,19 @@
-"""How long do people wait: for an assertion, a first row, a verdict, a plan, a report; and how does each wait grow?
+"""How long do people wait: for an assertion, a first row, a verdict, a plan? How waits grow is in `bench.growth`.
 
 Cold ones are a Python of their own, from its start, less the seconds that it imports torch; on a GPU its start as well.
 """
 
-import itertools
-import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 import accuracy
-from accuracy.report.build import write_report
-from tests.unit.report.synthetic import LARGE, write_large_run
 
 START = "import time, torch; torch.zeros(1, device='{device}'); now = time.perf_counter()"
 COLD = {
@@ -71,13 +66,10 @@ def lines(device: str) -> Iterator[str]:
         for name, (target, script) in (COLD | (ON_A_GPU if device == "cuda" else {})).items():
             yield f"{name}: {_cold(script, device, Path(folder))}; target <= {target} s"
     shape, target = ((1, 8192, 32, 32, 128), 3) if device == "cuda" else ((2, 1000, 8, 2, 64), 2)
-    seconds, extra = _assertion(device, *shape)
+    seconds, extra = assertion(device, *shape)
     memory = "" if extra is None else f", {extra:.2f} GiB beside (target <= 4)"
     what = f"assert_close of (B, S, H, Hk, D) = {shape}"
     yield f"{what}, bfloat16, causal, with gradients: {seconds:.2f} s (target <= {target}){memory}"
-    lengths = (512, 2048, 8192, 32768) if device == "cuda" else (256, 512, 1024, 2048)
-    yield _growth("assert_close, tokens", lengths, lambda n: _assertion(device, 1, n, 4, 4, 64)[0])
-    yield _growth("report, rows", (12_500, 25_000, 50_000, 100_000), _report)
     yield ""
 
 
@@ -91,7 +83,7 @@ def _cold(script: str, device: str, folder: Path) -> str:
     return f"{float(told[0]):.1f} s" if told else f"not measured ({done.stderr.strip().splitlines()[-1][:200]})"
 
 
-def _assertion(device: str, batch: int, tokens: int, heads: int, heads_kv: int, dim: int) -> tuple[float, float | None]:
+def assertion(device: str, batch: int, tokens: int, heads: int, heads_kv: int, dim: int) -> tuple[float, float | None]:
     """Seconds of the second of two assertions, and GiB beside the tensors that are given."""
     shapes = ((batch, tokens, each, dim) for each in (heads, heads_kv, heads_kv, heads))
     *leaves, dout = (torch.randn(shape, device=device, dtype=torch.bfloat16) for shape in shapes)
@@ -112,21 +104,3 @@ def _assertion(device: str, batch: int, tokens: int, heads: int, heads_kv: int, 
         seconds = time.perf_counter() - begin
         extra = (torch.cuda.max_memory_allocated() - held) / 2**30 if device == "cuda" else None
     return seconds, extra
-
-
-def _report(rows: int) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        run = write_large_run(Path(folder), replace(LARGE, seeds=range(10)), rows)
-        begin = time.perf_counter()
-        write_report(run)
-        return time.perf_counter() - begin
-
-
-def _growth(what: str, sizes: Sequence[int], seconds: Callable[[int], float]) -> str:
-    """The seconds of each size, and the exponent of the last step."""
-    found = [seconds(size) for size in sizes]
-    last = [math.log(b / a) / math.log(n / m) for (m, a), (n, b) in itertools.pairwise(zip(sizes, found, strict=True))][
-        -1
-    ]
-    shown = ", ".join(f"{size:,}: {each:.2f} s" for size, each in zip(sizes, found, strict=True))
-    return f"{what}: {shown}; the last step grows like size^{last:.2f}"
