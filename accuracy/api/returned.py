@@ -40,8 +40,9 @@ def results(result: Any) -> dict[str, Tensor]:
     found = {name: as_tensor(x, name) for name, x in named.items() if x is not None}
     if "out" not in found:
         raise ConfigError("out is None; give a tensor")
-    if "max_logit" in found and found["max_logit"].dim() not in (1, 2, 3):  # as a third value of flash-attn's
-        raise ConfigError(f"a third value {tuple(found['max_logit'].shape)} came, which is no max_logit; {EXPECTED}")
+    most = found.get("max_logit")
+    if most is not None and not (most.dim() in (1, 2, 3) and most.numel() and most.is_floating_point()):
+        del found["max_logit"]  # flash-attn's third value is its weights, or nothing, or the state of a generator
     return found
 
 
