@@ -167,6 +167,8 @@ def assert_close(
             wrong.append("lse is in base 2: times ln 2 it is right")
         wrong += _of_another(found, tensors, attention, rounding, layout, stored, wrong[0].startswith("out"), how)
         wrong.append(f"limits: {source}; beyond them by chance: {ALARM:g} a tensor")
+        if attention.rows is None and (ranks := _ranks()) > 1:
+            wrong.append(f"q, k and v were read as all tokens on each of {ranks} ranks: of one rank's tokens say rows=")
         if layout == "bshd" and keys < heads:
             wrong.append(f"k was read as {keys} tokens, q as {heads} heads: of (B, H, S, D) say layout='bhsd'")
         raise AssertionError("\n".join(wrong))
@@ -175,6 +177,12 @@ def assert_close(
     offs = {name: float((x.double() - references[name]).norm()) for name, x in came.items()}
     norms = {name: float(reference.norm()) for name, reference in references.items()}
     return {name: offs[name] / norm if norm else 0.0 for name, norm in norms.items()}
+
+
+def _ranks() -> int:
+    """Return how many ranks the caller's process group has."""
+    has = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if has else 1
 
 
 def _judge(name: str, x: Tensor, truth: Exact, layout: str, least_drift: float = 0.0) -> list[str]:
@@ -224,6 +232,7 @@ def _described(
         "gain": "it is a factor times the reference, off by {error:.3g}, allowed {limit:.3g}",
         "is not finite": "it is not finite where the reference is",
     }[worst.what].format(error=worst.error, limit=worst.limit)
+    what = what if x.any() else "it is zero everywhere"
     value, right = float(x[index].double()), float(reference[index])
     return f"{name} is wrong: {what} ({worst.times:.3g} times); {where} is {value:.6g} and should be {right:.6g}"
 

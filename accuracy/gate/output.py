@@ -47,7 +47,7 @@ def _headline(decision: Decision) -> str:
     outcome = f"accuracy-check {decision.run.experiment}: {WORDS[decision.exit]}"
     if decision.alone:
         lacking = "in the matrix" if decision.by_floor else f"for {count(decision.alone, 'cell')}"
-        outcome += f" (no single device {lacking}: judged by the rounding floor)"
+        outcome += f" (no single device {lacking}: judged by the rounding floor as well)"
     return ". ".join([outcome, *failed(decision, 1)])
 
 

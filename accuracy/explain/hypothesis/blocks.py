@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from accuracy.core.number import count
 from accuracy.explain.hypothesis.attention import Attention
 from accuracy.explain.hypothesis.base import FORWARD, Asked, Hypothesis, tensors_of
 
@@ -127,7 +128,7 @@ def _in_words(counts: Tensor, expected: Tensor, off: list[list[int]]) -> str:
         counted = f"misses {pair}" if value == 0 else f"counts {pair}{times}"
         named.append(counted if right else f"adds {pair} on rank {rank}{times}")
     more = len(off) - len(named)
-    rest = f", and {more} more block{'s' if more > 1 else ''} wrongly" if more else ""
+    rest = f"; {count(more, 'more block is', 'more blocks are')} counted wrongly" if more else ""
     return ", ".join(named) + rest
 
 

@@ -175,6 +175,19 @@ def test_tf32_is_a_fact_that_is_told_and_no_fault_unless_float32_is_asked(produc
             accuracy.assert_close(in_tf32(product, **fault), q, k, v, **how, arithmetic="tf32")
 
 
+def test_a_result_of_zeros_and_a_result_on_one_of_several_ranks_are_told_as_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    q, k, v = torch.randn(3, 1, 64, 2, 16)
+    with pytest.raises(AssertionError, match="zero everywhere") as wrong:
+        accuracy.assert_close(torch.zeros_like(q), q, k, v)
+    assert "rows=" not in str(wrong.value)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
+    with pytest.raises(AssertionError, match=r"3 ranks: .* rows="):
+        accuracy.assert_close(q, q, k, v)
+
+
 @pytest.mark.parametrize("sharding", ["contiguous", "zigzag", "striped"])
 def test_a_rank_compares_its_own_rows_alone(sharding: str) -> None:
     """dk and dv of its tokens have what every rank's queries add; a fault is told with the token of the sequence."""

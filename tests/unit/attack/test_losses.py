@@ -147,7 +147,7 @@ def test_a_matrix_without_single_device_says_so_first_and_is_judged_by_the_floor
     alone = MadeUp(variants=("ring",), dtypes=("bfloat16",), sizes=(2,))
     status, out = checked(alone, against=None)
     assert status == 0
-    assert "no single device in the matrix: judged by the rounding floor" in out.splitlines()[0]
+    assert "no single device in the matrix: judged by the rounding floor as well" in out.splitlines()[0]
     status, out = checked(alone.but(change=everywhere(times(100.0, alike=True))), against=None)
     assert status == 1
     assert "times the bound of roundings" in out
