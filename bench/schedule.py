@@ -66,6 +66,11 @@ class Timed:
         fold = getattr(self.kernel, "foldable", None)
         return 1 if fold is None else fold(way, calls, q, k)
 
+    def of_items(self, items: int) -> "Timed":
+        known = getattr(self.kernel, "of_items", None)
+        self.kernel = self.kernel if known is None else known(items)
+        return self
+
     def timed(self, call, *tensors, **how):
         begin = self.clock()
         result = call(*tensors, **how)

@@ -64,7 +64,9 @@ class FoldingKernel(Kernel, Protocol):
 
     def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
         """At most how many of `calls` calls on q (B, Sq, H, D), k (B, Sk, Hk, D) give the same bits as one call; so do
-        any fewer. way: forward or backward."""
+        any fewer. way: forward or backward.
+
+        A kernel with `of_items(n)` returns by it one whose calls are of n items each, and may fold more of these."""
         ...
 
 

@@ -113,6 +113,12 @@ def calls(rank: Rank, way: str, runs: Sequence[Run], q: Tensor, k: Tensor) -> It
             yield call
 
 
+def of_items(rank: Rank, items: int) -> Rank:
+    """The rank with a kernel that knows of how many items the calls are which it may fold."""
+    known = getattr(rank.kernel, "of_items", None)
+    return rank if known is None else replace(rank, kernel=known(items))
+
+
 def position_is_irrelevant(x: Tensor) -> bool:
     """Whether torch's functions of an element give the same bits wherever it lies: on the CPU, those at the end of a
     tensor, which fill no vector register, are computed by another exponential (sigmoid, logaddexp)."""

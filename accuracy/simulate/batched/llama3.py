@@ -26,6 +26,7 @@ def forward(rank: Rank, shards: Sequence[Tensors]) -> list[Results]:
     """`Llama3.forward` on q, k, v of every rank: out, lse of each. rank: any of them, for what all share. Raises
     RankFailed with the rank whose call raised."""
     queries, *kv = zip(*shards, strict=True)
+    rank = fold.of_items(rank, len(queries[0]))
     found = [llama3.unfilled(rank, q) for q in queries]
     for group, everything, alike in _gathered(rank, "forward", queries[0], kv):
         for number, (mine, q, outs) in enumerate(zip(alike, queries, found, strict=True)):
@@ -38,6 +39,7 @@ def backward(rank: Rank, shards: Sequence[Tensors]) -> list[Results]:
     """`Llama3.backward` on dout, q, k, v, out, lse of every rank: dq, dk, dv of each. rank, errors: as for
     `forward`."""
     douts, queries, *kv, outs, lses = zip(*shards, strict=True)
+    rank = fold.of_items(rank, len(queries[0]))
     found = [tuple(torch.empty_like(x) for x in each[1:4]) for each in shards]
     for group, everything, alike in _gathered(rank, "backward", queries[0], kv):
         parts: list[Tensors] = []

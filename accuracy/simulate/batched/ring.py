@@ -27,6 +27,7 @@ def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resul
     """`Ring.forward` on q, k, v of every rank: out, lse of each. rank: any of them, for what all share. Raises
     RankFailed with the ranks of a call that raised."""
     size, batch = len(shards), len(shards[0][0])
+    rank = fold.of_items(rank, batch)
     with _side_by_side(shards) as (q, *kv):
         partials, reader = RankStates(rank.running(q), size, batch), operands.Operands(batch)
         several = not isinstance(partials.whole, RunningState)
@@ -67,6 +68,7 @@ def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resu
     """`Ring.backward` on dout, q, k, v, out, lse of every rank: dq, dk, dv of each. rank, errors: as for `forward`. dk
     and dv stay with the keys they belong to, and are rounded at each of their hops as the wire does."""
     size, batch = len(shards), len(shards[0][0])
+    rank = fold.of_items(rank, batch)
     with _side_by_side(shards) as (dout, q, *kv, out, lse):
         named = zip(("dq", "dk", "dv"), (q, *kv), strict=True)
         sums = [RankStates(rank.accumulator(name, x), size, batch) for name, x in named]
