@@ -174,7 +174,7 @@ def assert_close(
         raise AssertionError("\n".join(wrong))
     came = {name: in_bshd(x, layout, name) for name, x in found.items()}
     references = {name: _exact(name, x, truth)[0] for name, x in came.items()}
-    offs = {name: float((x.double() - references[name]).norm()) for name, x in came.items()}
+    offs = {name: float((x - references[name]).norm()) for name, x in came.items()}
     norms = {name: float(reference.norm()) for name, reference in references.items()}
     return {name: offs[name] / norm if norm else 0.0 for name, norm in norms.items()}
 
@@ -201,7 +201,7 @@ def _judge(name: str, x: Tensor, truth: Exact, layout: str, least_drift: float =
     if word_of(x.dtype) != word:
         return [f"{name} came as {word_of(x.dtype)}, expected {word}"]
     by_row = name not in ("lse", "dsink", "max_logit")
-    found = beyond(x.double(), reference, limits(bound, reference, word, by_row, least_drift))
+    found = beyond(x, reference, limits(bound, reference, word, by_row, least_drift))
     return [_described(name, found, x, reference, layout, truth.tokens)] if found else []
 
 
@@ -216,7 +216,7 @@ def _described(
 ) -> str:  # fmt: skip
     """Return the worst way in words, then where the worst element is. tokens: positions, of a rank's own rows."""
     worst = max(found, key=lambda each: each.times)
-    size = (x.double() - reference).nan_to_num(nan=torch.inf).abs()
+    size = (x - reference).nan_to_num_(nan=torch.inf).abs_()
     index = worst.place
     if len(index) < size.dim():
         flat = int((size[index] if index else size).argmax())

@@ -103,17 +103,16 @@ def reach(independent: float, events: float) -> float:
 
 
 def beyond(x: Tensor, reference: Tensor, allowed: Limits) -> list[Beyond]:
-    """List the ways in which x, float64 and of the reference's shape, is out of its limits."""
+    """List the ways in which x, of the reference's shape, is out of its limits."""
+    rows = x.dim() > allowed.row.dim()
+    factor, uncertain = gain(x, reference) if rows else gain(x[..., None], reference[..., None])
     error = (x - reference).nan_to_num_(nan=torch.inf).abs_().masked_fill_(x == reference, 0.0)
-    if not error.isfinite().all():
+    if error.max() == torch.inf:
         return [_worst("is not finite", error, torch.ones_like(error))]
     norm = float(reference.norm())
-    factor, uncertain = (
-        gain(x, reference) if allowed.row.dim() < error.dim() else gain(x[..., None], reference[..., None])
-    )
     every = (
         _worst("element", error, allowed.element),
-        _worst("row", error.square().mean(-1).sqrt(), allowed.row) if allowed.row.dim() < error.dim() else None,
+        _worst("row", error.square().mean(-1).sqrt(), allowed.row) if rows else None,
         Beyond("relative", float(error.norm()) / norm, allowed.relative, ()) if norm else None,
         Beyond("gain", abs(factor), allowed.drift + STANDARD_ERRORS * uncertain, ()),
     )
