@@ -1,7 +1,7 @@
 """How does the cost grow: of an assertion and of the reference by tokens, of a case by ranks, of a report by rows, of a
 plan by cases?
 
-    python -m bench.growth FOLDER     # writes growth.txt and growth.svg there
+    python -m bench.growth FOLDER     # writes costs.txt and costs.svg there
 
 The exponent is that of the last step: a size twice as large takes 2 to this power times as long.
 """
@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 
@@ -57,7 +58,7 @@ def measured(device: str) -> Iterator[Growth]:
         ("plan", "cases", [1_000, 10_000, 100_000], _plan),
     ]  # fmt: skip
     for what, of, sizes, seconds in kinds:
-        yield Growth(what, of, {size: seconds(size) for size in sizes})
+        yield Growth(what, of, {size: float(f"{seconds(size):.3g}") for size in sizes})
 
 
 def _reference(device: str, tokens: int) -> float:
@@ -81,7 +82,8 @@ def _report(rows: int) -> float:
 
 
 def _plan(cases: int) -> float:
-    words = ["variant=ring", "world_size=2", f"seed={[*range(cases)]}".replace(" ", ""), "dry_run=true", "kernel=eager"]
+    words = ["variant=[ring,zigzag,striped,llama3]", "world_size=[1,2,4,8,16]", "dry_run=true", "kernel=eager"]
+    words.append(f"seed={[*range(cases // 20)]}".replace(" ", ""))
     begin = time.perf_counter()
     subprocess.run([sys.executable, "-m", "accuracy", *words], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - begin
@@ -89,12 +91,15 @@ def _plan(cases: int) -> float:
 
 def draw(found: list[Growth], title: str) -> Figure:
     """A panel for each, both axes logarithmic."""
+    plt.rcParams["svg.fonttype"], plt.rcParams["svg.hashsalt"] = "none", "growth"
     figure = Figure(figsize=(3 * len(found), 3), layout="constrained")
     figure.suptitle(title)
     for axes, each in zip(figure.subplots(1, len(found)), found, strict=True):
         axes.loglog([*each.seconds], [*each.seconds.values()], marker="o")
         axes.set(title=f"{each.what}\n{each.of}^{each.exponent:.2f}", xlabel=each.of, ylabel="seconds")
         axes.set_xticks([*each.seconds], [f"{size:,}" for size in each.seconds], rotation=45)
+        ends = min(each.seconds.values()), max(each.seconds.values())
+        axes.set_yticks(ends, [f"{seconds:.2g}" for seconds in ends])
         axes.minorticks_off()
     return figure
 
@@ -109,8 +114,8 @@ def main(folder: str) -> None:
         found.append(each)
     Path(folder).mkdir(parents=True, exist_ok=True)
     text = "\n".join([f"python -m bench.growth; {title}", *map(str, found)])
-    (Path(folder) / "growth.txt").write_text(f"{text}\n")
-    draw(found, title).savefig(Path(folder) / "growth.svg", metadata={"Date": None})
+    (Path(folder) / "costs.txt").write_text(f"{text}\n")
+    draw(found, title).savefig(Path(folder) / "costs.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":
