@@ -23,7 +23,7 @@ from docs.pages import Report
 USAGE_ERROR = 2
 SETTINGS = {
     "project": "attention-accuracy",
-    "extensions": ["myst_nb", "sphinx.ext.autodoc"],
+    "extensions": ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"],
     "html_theme": "furo",
     "html_title": "attention-accuracy",
     "html_static_path": ["_static"],

@@ -28,7 +28,7 @@ def _address(link: str, place: str, page: str, pages: Mapping[str, str]) -> str:
     found = next((pages[name] for name in (path, f"{path}/README.md", posixpath.dirname(path)) if name in pages), None)
     if found is None:
         return public.address_of(f"{path}{mark}{anchor}")
-    return posixpath.relpath(found, posixpath.dirname(page) or ".")
+    return posixpath.relpath(found, posixpath.dirname(page) or ".") + mark + anchor
 
 
 def dead(site: Path) -> list[str]:

@@ -19,7 +19,7 @@ def from_jax(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return a JAX function as one that measure, diagnose, assert_accurate, drift and the others take.
 
     Args:
-        fn: fn(q, k, v, *, ...) -> out or (out, lse), of JAX arrays, jitted or not. It gets arrays on the tensors' own
+        fn: `fn(q, k, v, *, ...)` -> out or (out, lse), of JAX arrays, jitted or not. It gets arrays on the tensors' own
             device, without a copy where memory allows it: q (B, S, H, D), k and v (B, S, Hk, D), or another `layout=`;
             and by its own names what a function of torch tensors gets (causal, scale, sinks, bias ...), tensors as
             arrays. It is one of one device: ranks of torch cannot share its work.
