@@ -70,6 +70,7 @@ def _parts(made: Material) -> dict[str, Any]:
         "why": why(made),
         "attribution": further.attribution_panels(made.attributed),
         "take": list(filter(None, map(further.recommendation_table, facets_of(made.measured)))),
+        "summary": further.summary_table(made.whole),
     }
 
 

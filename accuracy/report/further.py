@@ -1,20 +1,22 @@
-"""Tables of the folded sections: shares of the roundings, and what to take.
+"""Tables of the folded sections: shares of the roundings, what to take, and a page without scripts.
 
 In: a run's labelled rows, over all ranks and seeds. Out: plain tables, which the page's templates lay out.
 """
 
 import math
+from collections.abc import Callable
 
 import pandas as pd
 
 from accuracy.chart.view import Panel, Table, TableCell, cells, grid
-from accuracy.core.number import MISSING, plain, ratio, seconds, size_in_bytes
+from accuracy.core.number import MISSING, count, plain, ratio, scientific, seconds, size_in_bytes
 from accuracy.report.matrix import JUDGED
 from accuracy.report.series import Facet, geometric_means
 from accuracy.results.cell import EFFECT
 from accuracy.verdict.attribution import FINAL, KERNEL_PLACE, NAMES, Attribution
 
 AS_ACCURATE = math.exp(EFFECT)  # what the gate does not call a rise is no reason to take a slower variant
+MOST_SUMMARY_ROWS = 300
 
 
 def attribution_panels(found: list[Attribution]) -> list[Panel]:
@@ -95,3 +97,24 @@ def _least(found: pd.DataFrame, column: str) -> TableCell | str:
     spent += [size_in_bytes(choice["peak_bytes"])] if choice["peak_bytes"] >= 0 else []
     name = str(choice["series"]).replace(",", ", ")  # where a line may break
     return TableCell(name, detail=", ".join(spent), kind="named")
+
+
+def summary_table(whole: pd.DataFrame) -> Table:
+    """The page without JavaScript: a plain row per (variant, setting, world size, tensor), seeds joined; the furthest
+    from single device first where there are too many. whole: rows over all ranks."""
+    errors = ("error_rel", "error_max", "diff_rel", "diff_max")
+    ways: dict[str, Callable[[object], str]] = dict.fromkeys(errors, scientific)
+    ways |= {"x_floor": ratio, "x_single_device": ratio}
+    keys = ["facet", "series", "world_size", "tensor"]
+    most = whole.groupby(keys)[["error_max", "diff_max"]].max()
+    joined = geometric_means(whole, keys, [name for name in ways if name not in most]).join(most).reset_index()
+    caption = "Rows over all ranks, geometric mean over seeds (maxima: greatest)"
+    if len(joined) > MOST_SUMMARY_ROWS:
+        caption += f"; the {MOST_SUMMARY_ROWS:,} furthest from single device of {count(len(joined), 'row')}"
+        joined = joined.sort_values("x_single_device", ascending=False, kind="stable").head(MOST_SUMMARY_ROWS)
+    order = ("series", "facet", "world_size", "tensor")
+    rows = (
+        cells(*(row[name] for name in order), *(way(row[name]) for name, way in ways.items()))
+        for row in joined.to_dict("records")
+    )
+    return Table(caption, ("variant", "setting", "world size", "tensor", *ways), tuple(rows))

@@ -58,15 +58,16 @@ class Facet:
         return int(self.rows["world_size"].max())
 
 
-def with_labels(results: pd.DataFrame) -> pd.DataFrame:
-    """The table with the columns `series` and `facet` added: the same text for the same line and picture.
+def with_labels(results: pd.DataFrame, further: Sequence[str] = ()) -> pd.DataFrame:
+    """The table with the columns `series` and `facet` added: the same text for the same line and picture. further:
+    columns that a picture holds fixed beside the usual ones.
 
     A series' detail that varies over the run but within no facet (the kernel, where float64 needs another one than
     bfloat16) is said once, in the facet's label.
     """
     every = results.drop_duplicates("case_id")
     cases = every[every["status"] == OK] if (every["status"] == OK).any() else every
-    facet_details = _telling(cases, ["dtype", *_varying(cases, _FACET_DETAILS)])
+    facet_details = _telling(cases, ["dtype", *_varying(cases, (*_FACET_DETAILS, *further))])
     facet = [fields.label(row, facet_details) for row in cases.to_dict("records")]
     inside = {name for _, rows in cases.groupby(facet) for name in _varying(rows, _SERIES_DETAILS)}
     series_details = [name for name in _SERIES_DETAILS if name in inside]
@@ -143,9 +144,9 @@ def tensor_order(tensors: Iterable[str]) -> list[str]:
     return [name for name in ALL_TENSORS if name in present] + sorted(present - set(ALL_TENSORS))
 
 
-def geometric_means(rows: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-    """Of columns, by the values of the keys; rows that lack one of these are left out."""
-    groups = rows.groupby(list(keys))
+def geometric_means(rows: pd.DataFrame, keys: Sequence[str], columns: Sequence[str], sort: bool = True) -> pd.DataFrame:
+    """Of columns, by the values of the keys, sorted or as they come; rows that lack one of these are left out."""
+    groups = rows.groupby(list(keys), sort=sort)
     index, numbers = groups.size().index, groups.ngroup().tolist()
     found = {}
     for name in columns:
