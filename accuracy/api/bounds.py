@@ -18,7 +18,7 @@ from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.core.number import count
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
-from accuracy.runtime import arithmetic
+from accuracy.runtime import arithmetic, given_mask
 
 HOW = ("causal", "softmax_scale", "window", "documents", "softcap", "sinks", "attn_mask", "rows", "dlse")
 """Keywords that say which attention it is."""
@@ -148,10 +148,11 @@ def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: A
 
 def exact(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None, attention: Attention, rounding: Policy,
-    stored_dsink: str | None = None, stored_dbias: str | None = None,
+    stored_dsink: str | None = None, stored_dbias: str | None = None, stored_max_logit: str | None = None,
 ) -> Exact:  # fmt: skip
     """Return the reference and the bounds for checked arguments. dout None: gradients are those of no dout, zero;
-    stored_dsink, stored_dbias: the dtype of dsink, of attn_mask's gradient; None: it is not asked about."""
+    stored_dsink, stored_dbias, stored_max_logit: the dtype of dsink, of attn_mask's gradient, of max_logit; None: it is
+    not asked about."""
     if attention.dlse is not None or stored_dbias is not None:
         rounding = replace(rounding, reads="anything")
     scale = attention.softmax_scale
@@ -169,9 +170,8 @@ def exact(
             reference = float64.attention(q, k, v, dout, **how)
             if attention.attn_mask is not None and bool(reference.lse.isneginf().any()):
                 raise ValueError("the mask hides all keys of some query; what its out should be nobody has agreed on")
-            found = running_bounds(
-                q, k, v, dout, reference, rounding, stored_dbias=stored_dbias or "", of_max_logit=True, **how
-            )
+            how |= {"stored_dbias": stored_dbias or "", "of_max_logit": stored_max_logit is not None}
+            found = running_bounds(q, k, v, dout, reference, rounding, **how)
             if stored_dsink is not None:
                 sinks = torch.tensor(how["sinks"], dtype=torch.float64, device=q.device)
                 found["dsink"] = of_sinks(reference, found, sinks, dout, rounding, stored_dsink, attention.dlse)
@@ -207,14 +207,11 @@ def _check_mask(mask: object, q: Tensor, k: Tensor) -> None:
     """Raise ConfigError for what cannot hide keys, or be added to scores, of q (B, Sq, H, D) and k (B, S, Hk, D)."""
     full = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
     words = f"True where a query sees a key, or what is added to the scores, broadcast to (B, H, Sq, S) = {full}"
-    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
-        raise ConfigError(f"attn_mask is {getattr(mask, 'dtype', type(mask).__name__)}; give {words}")
-    if mask.dim() > 4 or any(size not in (1, right) for size, right in zip(mask.shape[::-1], full[::-1], strict=False)):
-        raise ConfigError(f"attn_mask has the shape {tuple(mask.shape)}; give {words}")
-    if mask.device != q.device:
-        raise ConfigError(f"attn_mask is on {mask.device} and q on {q.device}; put them on one device")
-    if mask.dtype != torch.bool and bool((mask.isnan() | (mask == torch.inf)).any()):
-        raise ConfigError("attn_mask has nan or inf; a key is hidden by -inf")
+    checked = given_mask.checked(mask, words)
+    if not given_mask.fits(checked, full):
+        raise ConfigError(f"attn_mask has the shape {tuple(checked.shape)}; give {words}")
+    if checked.device != q.device:
+        raise ConfigError(f"attn_mask is on {checked.device} and q on {q.device}; put them on one device")
 
 
 def _is_number(value: object) -> bool:

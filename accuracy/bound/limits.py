@@ -62,7 +62,7 @@ def limits(bound: Bound, reference: Tensor, dtype: str, by_row: bool = True, lea
     """Return the limits of a tensor stored in `dtype`. by_row: whether its last dimension is a row (lse has none);
     least_drift: by which its gain may be shifted in any case."""
     variance, count = bound.variance, reference.numel()
-    norm = float(reference.norm()) ** 2
+    norm = float(reference.norm())
     width = reference.shape[-1] if by_row else 1
     # Of one sign, it does not average out: it is added to what varies around it.
     shift = torch.as_tensor(bound.shift, dtype=variance.dtype, device=variance.device)
@@ -71,8 +71,7 @@ def limits(bound: Bound, reference: Tensor, dtype: str, by_row: bool = True, lea
     row = varies + aside if by_row else variance.sqrt() * math.inf
     total = math.sqrt(float(variance.sum())) * reach(count / width / DEPENDENT, 1)
     total += float(shift.expand_as(variance).norm())
-    certain = float(bound.certain.norm()) ** 2
-    relative = math.sqrt(min(total**2, certain) / norm) if norm else math.inf
+    relative = min(total, float(bound.certain.norm())) / norm if norm else math.inf
     form = FORMATS[dtype]
     least = max(DRIFT[form.bytes] * form.unit_roundoff, least_drift)
     drift = max(least, relative / CANCELLED) if relative < 1 else math.inf

@@ -63,7 +63,7 @@ def bounds(
     of_max_logit: whether max_logit is asked for."""
     seen = seen_keys(q.shape[1], k.shape[1], causal, top_left, window, documents)
     share = q.shape[2] // k.shape[2]
-    names = ("out", "lse", "dq", "dk", "dv", "max_logit")[: 5 + of_max_logit]
+    names = ["out", "lse", "dq", "dk", "dv", *(["max_logit"] if of_max_logit else [])]
     zeros = {name: torch.zeros_like(getattr(reference, name)) for name in names}
     found = {name: Bound(like.clone(), like) for name, like in zeros.items()}
     of_bias_sums = Sums.like(reference.dbias) if reference.dbias.numel() else None
@@ -194,7 +194,7 @@ def _fill(bound: Bound, place: tuple[int | slice, ...], certain: Tensor, varianc
 
 
 def _rows_of_key(seen: Tensor, keys: int) -> Tensor:
-    """How many rows see each key: float64 (S, 1)."""
+    """Return for each key how many queries see it: float64 (S, 1)."""
     begins, ends = (torch.bincount(seen[:, side], minlength=keys + 1) for side in (0, 1))
     return (begins - ends).cumsum(0)[:keys, None].double()
 

@@ -149,7 +149,7 @@ def _heads_at_once(problem: Problem, seen: Tensor) -> Iterator[tuple[slice, slic
 
 
 def _of_heads(problem: Problem, x: Tensor, groups: slice, own: slice) -> Tensor:
-    """Of (Sq, H, ...) the view (G, T, Sq, ...)."""
+    """Return a view of some heads of x (Sq, H, ...): (G, T, Sq, ...), G key/value heads and T query heads of each."""
     return x.unflatten(1, (problem.heads_kv, -1))[:, groups, own].movedim(0, 2)
 
 

@@ -21,7 +21,7 @@ EVERY_NAME = ("cu_seqlens", "max_seqlen")
 OPTIONAL = ("causal", "softmax_scale", "group", "grouped")
 """A function without the first has one mask, one without the second scales by D^-0.5."""
 OF_PROBLEMS = ("sinks", "attn_mask")
-"""Those that it gets where a problem has them."""
+"""A function gets these only where the problem has sinks, or a mask of the caller's."""
 MODULE = "torch.nn.modules.module", "Module"
 
 

@@ -4,14 +4,16 @@ A mask is boolean, True where a query sees a key, or numbers that are added to t
 """
 
 import hashlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Problem
 from accuracy.core.errors import ConfigError, one_line
+
+if TYPE_CHECKING:  # pydantic, which bounds and assert_close do without
+    from accuracy.core.case import Problem
 
 WANTED = "True where a query sees a key, or what is added to the scores, or a function of (B, H, Sq, S) that returns it"
 _kept: dict[str, Any] = {}
@@ -20,8 +22,7 @@ _kept: dict[str, Any] = {}
 def keep(mask: Any) -> str:
     """Keep a tensor, or a callable of four sizes that returns one; return its name. Raises ConfigError."""
     if isinstance(mask, Tensor):
-        _check(mask)
-        mask = mask.detach().clone()
+        mask = checked(mask).detach().clone()
         content = (
             f"{mask.dtype} {tuple(mask.shape)}".encode() + mask.cpu().flatten().view(torch.uint8).numpy().tobytes()
         )
@@ -42,7 +43,7 @@ def sizes(mask: Any) -> dict[str, int]:
     return {name: size for name, size in found.items() if size > 1}
 
 
-def given(problem: Problem, dtype: torch.dtype, device: torch.device | str) -> Tensor | None:
+def given(problem: "Problem", dtype: torch.dtype, device: torch.device | str) -> Tensor | None:
     """Return a problem's mask in the shape in which it was given, or None. Raises ValueError where it does not fit."""
     if problem.attn_mask is None:
         return None
@@ -55,14 +56,13 @@ def given(problem: Problem, dtype: torch.dtype, device: torch.device | str) -> T
             mask = mask(*full)
         except Exception as error:  # a function of anyone's
             raise ValueError(f"attn_mask is a function that raised {one_line(error)}; it gets B, H, Sq and S") from None
-        _check(mask)
-    pairs = zip(mask.shape[::-1], full[::-1], strict=False)
-    if mask.dim() > 4 or any(size not in (1, right) for size, right in pairs):
+        checked(mask)
+    if not fits(mask, full):
         raise ValueError(f"attn_mask has the shape {tuple(mask.shape)}, which is not broadcast to {full}")
     return mask.to(device) if mask.dtype == torch.bool else mask.to(device, dtype)
 
 
-def in_four(problem: Problem, dtype: torch.dtype, device: torch.device | str) -> Tensor | None:
+def in_four(problem: "Problem", dtype: torch.dtype, device: torch.device | str) -> Tensor | None:
     """Return the same as (1 or B, 1 or H, Sq, S), or None."""
     mask = given(problem, dtype, device)
     if mask is None:
@@ -75,7 +75,7 @@ def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else mask
 
 
-def unsupported(problem: Problem) -> str | None:
+def unsupported(problem: "Problem") -> str | None:
     """Return why a problem's mask cannot be its own, or None."""
     try:
         mask = in_four(problem, torch.float32, "cpu")
@@ -92,11 +92,19 @@ def unsupported(problem: Problem) -> str | None:
     return None
 
 
-def _check(mask: Any) -> None:
+def checked(mask: object, wanted: str = WANTED) -> Tensor:
+    """Return the mask. Raises ConfigError, with what is wanted, for what can neither hide keys nor be added."""
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
-        raise ConfigError(f"attn_mask is {getattr(mask, 'dtype', type(mask).__name__)}; give {WANTED}")
+        raise ConfigError(f"attn_mask is {getattr(mask, 'dtype', type(mask).__name__)}; give {wanted}")
     if mask.dtype != torch.bool and bool((mask.isnan() | (mask == torch.inf)).any()):
         raise ConfigError("attn_mask has nan or inf; a key is hidden by -inf")
+    return mask
+
+
+def fits(mask: Tensor, full: Sequence[int]) -> bool:
+    """Return whether a mask can be broadcast to (B, H, Sq, S)."""
+    pairs = zip(mask.shape[::-1], full[::-1], strict=False)
+    return mask.dim() <= len(full) and all(size in (1, right) for size, right in pairs)
 
 
 def _code(mask: Callable[..., Any]) -> bytes:

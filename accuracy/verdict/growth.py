@@ -76,7 +76,7 @@ def fit_growth(points: Iterable[tuple[float, float]]) -> Growth | str:
 
 
 def trend(errors: pd.Series) -> str:
-    """Whether every step over at least three ranks goes the same way."""
+    """Return growing, or falling, where every error of at least three is above, or below, the one before it."""
     steps = np.diff(errors.to_numpy()) if len(errors) > 2 and np.isfinite(errors).all() else np.zeros(1)
     return "growing" if (steps > 0).all() else "falling" if (steps < 0).all() else ""
 

@@ -30,7 +30,7 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 
 def answer(results: pd.DataFrame) -> list[Claim]:
-    """What README's Answer says."""
+    """Return the claims of the README's Answer, as this table judges them."""
     found = claims(results)
     return [found[0], found[2], found[5]]
 

@@ -23,7 +23,7 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 
 def answer(results: pd.DataFrame) -> list[Claim]:
-    """What README's Answer says."""
+    """Return the claims of the README's Answer, as this table judges them."""
     judged = verdicts(results)
     judged = judged[judged["label"] != NOT_MEASURED]
     return [_equal(results), *_ends(results), _named(judged, results), _cured(judged)]

@@ -33,7 +33,7 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 
 def answer(results: pd.DataFrame) -> list[Claim]:
-    """What README's Answer says."""
+    """Return the claims of the README's Answer, as this table judges them."""
     return [*claims(results)[:3], _broken(results)]
 
 

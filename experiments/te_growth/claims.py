@@ -56,7 +56,7 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 
 def answer(results: pd.DataFrame) -> list[Claim]:
-    """What README's Answer says."""
+    """Return the claims of the README's Answer, as this table judges them."""
     rows = results[results["tensor"].isin(TENSORS) & results["x_single_device"].notna() & (results["world_size"] > 1)]
     worst, whole = over_ranks(rows, "max"), _mean(rows[rows["rank"] == ALL_RANKS])
     ring = _of(worst, RING)

@@ -33,7 +33,7 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 
 def answer(results: pd.DataFrame) -> list[Claim]:
-    """What README's Answer says."""
+    """Return the claims of the README's Answer, as this table judges them."""
     rows = results[(results["rank"] == -1) & results["tensor"].notna()]
     ranks = results[(results["rank"] >= 0) & results["tensor"].isin(ROUNDED)]
     rings = ranks[ranks["variant"].isin(RINGS)]

@@ -27,7 +27,7 @@ class Operands:
     batch: int
 
     def of(self, call: Call, ranks: range, reads: Sequence[Read]) -> Iterator[Tensor]:
-        """What some ranks of a call read."""
+        """Yield for each tensor of `reads` the part that a call of these ranks computes with: its rows or its keys."""
         query, key = call.block.query, call.block.key
         for what, x in reads:
             mine = x[items(call.sources(ranks) if what == "keys" else ranks, self.batch)]

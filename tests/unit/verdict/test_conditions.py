@@ -1,0 +1,102 @@
+"""Under which condition a variant is wrong: only what tells wrong problems from right ones is named."""
+
+from typing import Any
+
+import pandas as pd
+
+from accuracy.verdict.facts import Facts
+from tests.unit.verdict.synthetic import bend, facts_of, healthy, rows
+
+FINE = ("float32", "float64")
+
+
+def small(problem: str, dtypes: tuple[str, ...] = FINE, **settings: Any) -> pd.DataFrame:
+    """A healthy problem beside the main one."""
+    table = healthy((1,), dtypes, seeds=1)
+    return table.assign(case_id=problem + " " + table["dtype"], **settings)
+
+
+def among(*more: pd.DataFrame, wrong: dict[str, Any], main: pd.DataFrame | None = None) -> Facts:
+    """The facts of a main problem and others, in which out is wrong where these settings hold."""
+    table = pd.concat([healthy((1,)) if main is None else main, *more], ignore_index=True)
+    return facts_of(bend(table, wrong | {"tensor": "out"}, error_rel=0.9))
+
+
+def test_a_dtype_is_called_right_or_the_only_one_where_it_was_measured_under_the_condition() -> None:
+    """Batches were run in float32 and float64 only; a run in one dtype, or in 16 bits alone, says so."""
+    batch = small("two", batch=2)
+    found = among(batch, wrong={"batch": 2})
+    assert (found.sound_dtypes, found.only_dtypes) == ((), FINE)
+    assert "in float32 and float64, only with batch=2 (run in no other dtype)" in found.sentence
+    found = among(batch, wrong={"batch": 2, "dtype": "float32"})
+    assert "in float32 and right in float64, only with batch=2 (run in no other dtype)" in found.sentence
+    for dtypes, alone in ((("float32",), True), (("bfloat16", "float16"), True), (("float16", "float32"), False)):
+        found = among(main=healthy((1,), dtypes), wrong={})
+        assert (", the only dtype" in found.sentence) == alone, found.sentence
+        assert ("at any precision" in found.sentence) != alone
+    more = pd.DataFrame(rows("out", ("bfloat16",), 1, inputs="peaked"))
+    found = among(more, wrong={"inputs": "peaked"})
+    assert "is wrong in bfloat16, on peaked inputs only (run in no other dtype)" in found.sentence
+    four = [healthy((1,)), healthy((4,), ("float32",)).assign(case_id="four")]
+    found = facts_of(bend(pd.concat(four, ignore_index=True), {"tensor": "out", "world_size": 4}, error_rel=0.9))
+    assert (found.sound_dtypes, found.sizes_right) == ((), (1,))
+
+
+def test_a_number_between_those_of_right_problems_is_no_condition() -> None:
+    """The grid's length of windows and softcaps, and its heads of batches, are named where nothing else tells."""
+    lengths = [small(f"{length}", seqlen=length) for length in (40, 60)]
+    window, capped = small("window", seqlen=48, mask="causal,window=10"), small("cap", seqlen=48, softcap=2.0)
+    assert among(*lengths, window, wrong={"seqlen": 48}).settings == (("mask=causal,window=10",),)
+    both = among(*lengths, window, capped, wrong={"seqlen": 48})
+    assert both.settings == (("mask=causal,window=10", "softcap=2.0"),)
+    plain = small("48", seqlen=48)
+    assert among(*lengths, plain, wrong={"seqlen": 48}).settings == (("seqlen=48",),)
+    padded = small("43", seqlen=43, mask="causal,padding=end")
+    assert among(*lengths, padded, wrong={"seqlen": 43}).settings == (("seqlen=43",),)
+    heads = [small(f"h{number}", heads=number) for number in (2, 12)]
+    assert among(*heads, small("two", batch=2, heads=8), wrong={"batch": 2}).settings == (("batch=2",),)
+
+
+def test_a_problem_that_is_ill_otherwise_or_was_measured_otherwise_is_no_right_neighbour() -> None:
+    """Without a right neighbour no condition is named."""
+    short = small("short", ("float32",), seqlen=8)
+    ill = bend(healthy((1,)), {"tensor": "out", "dtype": "float32"}, error_rel=3e-7, x_single_device=6.0)
+    found = among(short, main=ill, wrong={"seqlen": 8})
+    assert (found.label, found.settings) == ("logic", ())
+    assert among(short, main=healthy((1,), ("bfloat16",)), wrong={"seqlen": 8}).settings == ()
+    assert among(short, wrong={"seqlen": 8}).settings == (("seqlen=8",),)
+
+
+def test_a_condition_that_explains_too_little_is_not_named() -> None:
+    """Settings that vary over the wrong problems, settings of three kinds, one token, and dtypes of other problems."""
+    heads = [small(f"{kv}", seqlen=16, heads=33, heads_kv=kv) for kv in (11, 33)]
+    assert among(*heads, small("two", seqlen=16), wrong={"heads": 33}).settings == (("heads=33",),)
+    three = [small("b", batch=2), small("m", mask="full"), small("d", head_dim=40)]
+    both = [small("right", batch=2, mask="full"), small("too", head_dim=40, mask="full"), small("x", seqlen=9)]
+    cases = {"case_id": tuple(x for table in three for x in table["case_id"])}
+    found = among(*three, *both, wrong=cases)
+    assert (found.settings, found.wrong_problems, found.problems) == ((), 3, 7)
+    assert "in 3 of 7 problems, as with" in found.sentence
+    short, one = small("short", heads_kv=1), small("one", seqlen=1, heads_kv=1)
+    assert among(short, one, wrong={"case_id": tuple(short["case_id"])}).settings == (("heads_kv=1",),)
+    fine, coarse = small("fine", batch=2), small("coarse", ("bfloat16",), batch=2, seqlen=43)
+    near = small("near", ("bfloat16",), seqlen=43)
+    found = among(fine, coarse, near, wrong={"batch": 2, "dtype": "bfloat16"})
+    assert (found.settings, found.sound_dtypes) == ((("batch=2",),), FINE)
+
+
+def test_what_right_problems_have_is_named_where_the_main_one_is_wrong() -> None:
+    plain = [small(f"{heads}", seqlen=8 * heads, heads=heads, heads_kv=heads) for heads in (2, 4)]
+    grouped = [small("grouped", seqlen=8, heads=8), healthy((1,)).assign(heads=8)]
+    found = among(*plain, grouped[0], main=grouped[1], wrong={"heads": 8})
+    assert (found.settings, found.settings_right) == ((), ("heads/heads_kv=1",))
+    assert among(*plain, main=grouped[1], wrong={}).settings_right == ()
+
+
+def test_numbers_of_ranks_are_named_beside_a_setting() -> None:
+    full = healthy((1, 2, 4), FINE, seeds=1).assign(mask="full", case_id="full")
+    table = bend(
+        pd.concat([healthy((1, 2, 4)), full]), {"mask": "full", "world_size": 4, "tensor": "out"}, error_rel=0.9
+    )
+    found = facts_of(table)
+    assert (found.settings, found.sizes_wrong, found.sizes_right) == ((("mask=full",),), (4,), (1, 2))
