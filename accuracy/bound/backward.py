@@ -41,49 +41,56 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
     dp = rows.dout @ rows.v.T
     level = found.top + rows.lse.abs() + (found.terms + 1).log()
     read = done.lse + unit(policy.lse) * rows.lse.abs() * (policy.lse != policy.stored_lse)
-    exponent = (found.error + read + u * (policy.exponential + 8 * level)).expm1()
-    dp_error, dp_variance = _dp(rows, dp, policy)
-    weights = (1 + exponent) * (1 + weight) ** policy.weight_roundings - 1
-    delta, delta_variance = _delta(rows, found, done, dp, dp_error, weights, policy)
-    slope_error: Tensor | float = 0.0
-    if rows.softcap is not None:
-        slope_error = 2 * found.score_error / rows.softcap + 8 * u
+    exponent = (found.error + (read + u * (policy.exponential + 8 * level))).expm1_()
+    dp_size, dp2 = dp.abs(), dp.square()
+    dp_error, dp_variance = _dp(rows, dp_size, dp2, policy)
+    grows = (1 + weight) ** policy.weight_roundings
+    weights = (exponent * grows).add_(grows - 1)
+    p2, apart = p.square(), (dp - rows.delta).square()
+    dp_most = dp_size + dp_error
+    delta, delta_variance = _delta(rows, found, done, dp, dp_size, dp_most, dp2, p2, apart, weights, policy)
     pull, pulls = rows.delta, rows.delta.abs()
     ds = p * (dp - pull)
     size, ds2 = ds.abs(), ds.square()
     if rows.dlse is not None:  # a part of its own, which may be off otherwise
         pull, pulls, part = pull - rows.dlse, pulls + rows.dlse.abs(), p * rows.dlse
-        ds, size, ds2 = ds + part, size + part.abs(), ds2 + part.square()
-    off = p * (1 + exponent) * (dp_error + delta + 4 * u * (dp.abs() + pulls)) + exponent * size
+        apart, ds, size, ds2 = (dp - pull).square(), ds + part, size + part.abs(), ds2 + part.square()
+    once_off = dp_error.add_(dp_size, alpha=4 * u).add_(delta + 4 * u * pulls).mul_(p)
+    off = once_off.addcmul(once_off, exponent).addcmul_(exponent, size)
     if not once:  # P is stored before dS is made of it
-        off += underflow(policy.weights) * rows.visible * (dp.abs() + dp_error + pulls + delta)
+        off.addcmul_(rows.visible, dp_most.add_(pulls + delta), value=underflow(policy.weights))
     smallest = underflow(policy.weights) * (max(1.0, 1 / scale) if once else 1 + 1 / scale)
 
     def stored(off: Tensor, size: Tensor) -> Tensor:
-        return off * (1 + weight) ** count + ((1 + weight) ** count - 1) * size + smallest * rows.visible
+        grows = (1 + weight) ** count
+        return (off * grows).add_(size, alpha=grows - 1).add_(rows.visible, alpha=smallest)
 
-    of_bias = (stored(off, size), size, ds2) if rows.of_bias else None
-    before_cap = ds2
-    off = off * (found.slope + slope_error) + size * slope_error
-    ds, size, ds2 = ds * found.slope, size * found.slope, ds2 * found.slope**2
+    of_bias = (stored(off, size), size, ds2, apart) if rows.of_bias else None
+    before_cap, pulled, pulled2 = ds2, p, p2
+    if rows.softcap is not None:
+        slope_error = 2 * found.score_error / rows.softcap + 8 * u
+        off = off * (found.slope + slope_error) + size * slope_error
+        ds, size, ds2, apart, pulled = (x * found.slope for x in (ds, size, ds2 * found.slope, apart * found.slope, p))
+        pulled2 = pulled.square()
     off = stored(off, size)
-    off_p = p * weights + underflow(policy.weights) * rows.visible
+    off_p = (p * weights).add_(rows.visible, alpha=underflow(policy.weights))
 
-    p2, pulled = p.square(), p * found.slope
     of_weights = count * weight**2 / 3
-    least = underflow(policy.weights) ** 2 / 3 * rows.visible
+    least = rows.visible * (underflow(policy.weights) ** 2 / 3)
     read_variance = done.lse_variance + (unit(policy.lse) ** 2 / 3 * rows.lse.square())
-    off2 = pulled.square() * dp_variance + ds2 * (found.variance + of_weights + 6 * u**2) + least * max(1.0, scale**-2)
-    off2 += tiny_weights(p, dp - pull, found.slope, policy)
-    off2_p = p2 * (found.variance + read_variance + policy.weight_roundings * weight**2 / 3) + least
+    off2 = (pulled2 * dp_variance).addcmul_(ds2, found.variance + (of_weights + 6 * u**2))
+    off2.add_(least, alpha=max(1.0, scale**-2)).add_(tiny_weights(p2, apart, policy))
     k2, q2, dout2 = rows.k.square(), rows.q.square(), rows.dout.square()
     mean = scale * (pulled @ rows.k)
     of_lse = 0.0 if rows.dlse is None else rows.dlse * mean
     shared = delta_variance * mean.square() + read_variance * ((rows.dq - of_lse).square() + of_lse**2)
-    of_dq = scale**2 * (off2 @ k2) + shared
-    whole = off2 + pulled.square() * delta_variance + ds2 * read_variance
-    both, together = pulled * (dp_variance + delta_variance).sqrt(), (pulled * dp_variance.sqrt()) @ rows.k
-    if found.linked is not None:
+    if found.linked is None:
+        of_dq = scale**2 * (off2 @ k2) + shared
+        whole = off2.addcmul_(pulled2, delta_variance).addcmul_(ds2, read_variance)
+        both, together = pulled * (dp_variance + delta_variance).sqrt_(), (pulled * dp_variance.sqrt()) @ rows.k
+        own = policy.weight_roundings * weight**2 / 3
+        off2_p = least.addcmul(p2, found.variance + (read_variance + own))
+    else:
         side = linked(rows, found, done, dp, dp_variance, delta_variance, ds, pulled, policy)
         of_dq, whole, both, together = side.dq, side.ds, side.both, side.together
         off2_p = p2 * (side.weights + found.linked.weight) + p2.minimum(least)
@@ -108,9 +115,9 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
     )
     if of_bias is None:
         return dq, dk, dv, None
-    error, size, ds2 = of_bias
+    error, size, ds2, apart = of_bias
     variance = p2 * (dp_variance + delta_variance) + ds2 * (found.variance + of_weights + 6 * u**2 + read_variance)
-    variance += least * max(1.0, scale**-2) + tiny_weights(p, dp - pull, 1.0, policy)
+    variance += least * max(1.0, scale**-2) + tiny_weights(p2, apart, policy)
     return dq, dk, dv, Sums(error, size, variance, ds2, p * (dp_variance + delta_variance).sqrt())
 
 
@@ -140,35 +147,40 @@ def finished(sums: Sums, reference: Tensor, terms: Tensor, heads: int, policy: P
     return error, variance + last
 
 
-def _dp(rows: Rows, dp: Tensor, policy: Policy) -> tuple[Tensor, Tensor]:
-    """Error and variance of dP = dout v^T."""
+def _dp(rows: Rows, size: Tensor, square: Tensor, policy: Policy) -> tuple[Tensor, Tensor]:
+    """Error and variance of dP = dout v^T. size, square: |dP| and its square."""
     u, dim, short = policy.u, rows.v.shape[1], policy.products != policy.sums
     rounding = unit(policy.products) if short else 0.0
-    error = grown(policy.chain(dim) + 2, u) * (rows.dout.abs() @ rows.v.abs().T)
+    error = rows.dout.abs() @ rows.v.abs().T
+    error *= grown(policy.chain(dim) + 2, u) + 2 * rounding * policy.casts
     squares = rows.dout.square() @ rows.v.square().T
-    variance = u**2 / 12 * policy.spread(dim) * policy.partial_sums(squares, dp.square())
-    variance += policy.cuts(squares, dp.square())
+    variance = policy.partial_sums(squares, square).mul_(u**2 / 12 * policy.spread(dim))
+    if policy.split:
+        variance += policy.cuts(squares, square)
     if policy.casts:
-        error += 2 * rounding * (rows.dout.abs() @ rows.v.abs().T)
-        variance += 2 * rounding**2 / 3 * (rows.dout.square() @ rows.v.square().T)
+        variance.add_(squares, alpha=2 * rounding**2 / 3)
     if short:
         tiny = underflow(policy.products)
-        error += tiny + policy.casts * tiny * (rows.dout.abs().sum(1, keepdim=True) + rows.v.abs().sum(1))
-        variance += dp.square().clamp(max=tiny**2 / 3)
-    return error * (1 + rounding) + rounding * dp.abs(), variance + rounding**2 / 3 * dp.square()
+        error += tiny * (1 + policy.casts * rows.dout.abs().sum(1, keepdim=True))
+        if policy.casts:
+            error += tiny * rows.v.abs().sum(1)
+        variance += square.clamp(max=tiny**2 / 3)
+    return error.mul_(1 + rounding).add_(size, alpha=rounding), variance.add_(square, alpha=rounding**2 / 3)
 
 
 def _delta(
-    rows: Rows, found: Scores, done: Forward, dp: Tensor, dp_error: Tensor, weights: Tensor, policy: Policy
-) -> tuple[Tensor, Tensor]:
-    """Error and variance of delta, out of the stored out or, as autograd does, out of p dP: the larger of the two."""
+    rows: Rows, found: Scores, done: Forward, dp: Tensor, dp_size: Tensor, dp_most: Tensor, dp2: Tensor, p2: Tensor,
+    apart: Tensor, weights: Tensor, policy: Policy,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Error and variance of delta, out of the stored out or, as autograd does, out of p dP: the larger of the two.
+    dp_size, dp2: |dP| and its square; dp_most: the largest |dP| with its error; p2, apart: squares of P, dP - delta."""
     u, dim, size = policy.u, rows.v.shape[1], rows.dout.abs()
     reached = rows.out.abs() + done.out
     own = grown(dim + 2, u) + unit(policy.products) * policy.casts
     of_out = (size * done.out + own * size * reached).sum(1, keepdim=True)
     chain = 1 + grown(policy.chain(found.terms) + 4, u)
-    of_p = found.p * ((1 + weights) * chain * (dp.abs() + dp_error) - dp.abs())
-    of_p = of_p.sum(1, keepdim=True) + underflow(policy.weights) * (rows.visible * (dp.abs() + dp_error)).sum(1, True)
+    of_p = (weights * chain).add_(chain).mul_(dp_most).sub_(dp_size).mul_(found.p)
+    of_p = of_p.sum(1, keepdim=True) + underflow(policy.weights) * (rows.visible * dp_most).sum(1, keepdim=True)
     rounding = unit(policy.products) if policy.products != policy.sums else 0.0
     tiny = underflow(policy.products) if rounding else 0.0
     error = torch.maximum(of_out, of_p) * (1 + rounding) + rounding * rows.delta.abs() + tiny
@@ -177,7 +189,7 @@ def _delta(
     products = rows.dout * rows.out
     of_weights = policy.weight_roundings * unit(policy.weights) ** 2 / 3
     rounded = of_weights if found.linked is None else found.linked.weight
-    moved = found.p.square() * (rounded * dp.square() + found.variance * (dp - rows.delta).square())
+    moved = (dp2 * rounded).addcmul_(found.variance, apart).mul_(p2)
     if policy.reads == "weights" and found.linked is not None:
         return error, of_delta(rows, found, dp, policy) + moved.sum(1, keepdim=True)
     variance = (rows.dout.square() * done.own_variance).sum(1, keepdim=True) + moved.sum(1, keepdim=True)

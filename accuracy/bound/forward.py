@@ -3,6 +3,7 @@
 Letters as there: s scores, p weights, E largest errors (absolute), V variances; u the unit roundoff of sums.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -100,19 +101,21 @@ class Forward:
 
 def scores(rows: Rows, policy: Policy) -> Scores:
     """How far each exponent can be off."""
-    u, short, dim = policy.u, unit(policy.products), rows.q.shape[1]
+    u, short, dim, casts = policy.u, unit(policy.products), rows.q.shape[1], policy.products != policy.sums
     s = (rows.q @ rows.k.T).mul_(rows.scale)
-    size = (rows.q.abs() @ rows.k.abs().T).mul_(rows.scale)
-    square = (rows.q.square() @ rows.k.square().T).mul_(rows.scale**2)
+    square = (rows.q.square() * rows.scale**2) @ rows.k.square().T
     chain = grown(policy.chain(dim) + 4, u)
-    error = chain * size + 3 * short * (1 + chain) * size * (policy.products != policy.sums)
-    scaled = u**2 if policy.reads == "anything" else u**2 / 3
-    if policy.products != policy.sums:  # below the normal numbers: of s, and of q or k times the scale
-        error += underflow(policy.products) * (1 + rows.k.abs().sum(1).maximum(rows.q.abs().sum(1, keepdim=True)))
-    variance = u**2 / 12 * policy.spread(dim) * policy.partial_sums(square, s.square()) + scaled * s.square()
-    variance += policy.cuts(square, s.square())
-    if policy.products != policy.sums:
-        variance += short**2 / 3 * (2 * s.square() + (1 + policy.casts) * square)
+    error = (rows.q.abs() * rows.scale) @ rows.k.abs().T
+    error *= chain + 3 * short * (1 + chain) * casts
+    own = s.square()
+    variance = policy.partial_sums(square, own).mul_(u**2 / 12 * policy.spread(dim))
+    variance.add_(own, alpha=u**2 if policy.reads == "anything" else u**2 / 3)
+    if policy.split:
+        variance += policy.cuts(square, own)
+    if casts:  # below the normal numbers: of s, and of q or k times the scale
+        tiny = underflow(policy.products)
+        error += (tiny * (1 + rows.k.abs().sum(1))).maximum(tiny * (1 + rows.q.abs().sum(1, keepdim=True)))
+        variance.add_(own, alpha=2 * short**2 / 3).add_(square, alpha=(1 + policy.casts) * short**2 / 3)
     slope: Tensor | float = 1.0
     if rows.softcap is not None:
         ratio = (s / rows.softcap).tanh()
@@ -136,8 +139,12 @@ def scores(rows: Rows, policy: Policy) -> Scores:
         linked = _linked(s, p, variance, rows, rescales, policy)
     apart = u * (policy.exponential + 12 * top + 8 * rescales)
     exponent = error + apart
-    variance = variance + policy.exponential_variance + u**2 / 3 * (s.square() + 2 * top.square() + rescales)
-    variance = variance if linked is None else linked.score + linked.own
+    if linked is None:
+        variance.add_(s.square(), alpha=u**2 / 3).add_(
+            policy.exponential_variance + u**2 / 3 * (2 * top.square() + rescales)
+        )
+    else:
+        variance = linked.score + linked.own
     alike = _alike(s - top, p, policy)
     if policy.split:  # how far all scores of a row are from the mean shift
         mean = (p * s).sum(1, keepdim=True)
@@ -175,10 +182,10 @@ def _alike(arguments: Tensor, p: Tensor, policy: Policy) -> Tensor:
     variance as its first three harmonics add up to over a row. Nothing beside the rest, of a careful exp."""
     if policy.exponential < FAST_EXPONENTIAL:
         return torch.zeros_like(p[:, :1])
-    turn = arguments * (2 * math.pi / math.log(2))
-    added = [((number * turn).cos() * p).sum(1, True).square() + ((number * turn).sin() * p).sum(1, True).square()
-             for number in (1, 2, 3)]  # fmt: skip
-    return policy.exponential_variance * (torch.stack(added).amax(0) + SHARE_OF_MEAN)
+    turn = torch.polar(torch.ones_like(p), arguments * (2 * math.pi / math.log(2)))
+    waves = itertools.accumulate([p * turn, turn, turn], torch.mul)
+    added = torch.stack([wave.sum(1, keepdim=True).abs().square() for wave in waves])
+    return policy.exponential_variance * (added.amax(0) + SHARE_OF_MEAN)
 
 
 def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
@@ -188,11 +195,11 @@ def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
     roundings = policy.roundings(terms, "forward")
     chain = (1 + grown(policy.chain(terms) + rescales + 4, u)) * (1 + grown(roundings, unit(policy.partial)))
     of_lse = u * (policy.logarithm + 6 * (rows.lse.abs() + level))
-    plain = found.error.exp() * chain
+    plain = found.error.exp().mul_(chain)
     longer = (u * policy.through_lse * (level - found.top)).exp()  # |s - lse| may be more than |s - m|, by log terms
-    above = (p * (plain * longer * (1 + short) ** policy.weight_roundings - 1)) @ rows.v.abs()
+    above = (plain * (longer * (1 + short) ** policy.weight_roundings)).sub_(1).mul_(p) @ rows.v.abs()
     above += underflow(policy.weights) * chain * (visible @ rows.v.abs())
-    below = (p * (plain * (1 + unit(policy.normaliser)) ** policy.weight_roundings - 1)).sum(1, keepdim=True)
+    below = (plain * (1 + unit(policy.normaliser)) ** policy.weight_roundings).sub_(1).mul_(p).sum(1, keepdim=True)
     below += underflow(policy.normaliser) * chain * terms
     if rows.sink is not None:
         below += (rows.sink - rows.lse).exp() * (plain.amax(1, keepdim=True) - 1)

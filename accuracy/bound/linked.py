@@ -41,7 +41,7 @@ def linked(
 
     of_ds = ds.square() * (policy.weight_roundings * unit(policy.weights) ** 2 / 3 + 6 * u**2)
     of_ds = of_ds + ds.square().clamp(max=underflow(policy.weights) ** 2 / 3 * max(1.0, scale**-2))
-    of_ds = of_ds + tiny_weights(p, dp - rows.delta, found.slope, policy)
+    of_ds = of_ds + tiny_weights(squares, ((dp - rows.delta) * found.slope).square(), policy)
     mean = pulled @ rows.k
     k2, root = rows.k.square(), dp_variance.sqrt()
     dq = scale**2 * ((of_ds + ds.square() * again) @ k2) + shared * rows.dq.square()

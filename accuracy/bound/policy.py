@@ -221,12 +221,10 @@ def flushed(x: Tensor, dtype: str) -> Tensor:
     return x.abs().where(x.abs() < most, 0.0)
 
 
-def tiny_weights(p: Tensor, off: Tensor, slope: Tensor | float, policy: Policy) -> Tensor | float:
+def tiny_weights(p2: Tensor, off2: Tensor, policy: Policy) -> Tensor | float:
     """Variance that dS = P (dP - delta) slope gets where P is stored before and is below its format's normal numbers,
-    whose spacing is absolute; off: dP - delta."""
-    if policy.weight_roundings == 1:
-        return 0.0
-    return p.square().clamp(max=underflow(policy.weights) ** 2 / 3) * (off * slope).square()
+    whose spacing is absolute; p2, off2: squares of P and of (dP - delta) slope."""
+    return 0.0 if policy.weight_roundings == 1 else p2.clamp(max=underflow(policy.weights) ** 2 / 3).mul_(off2)
 
 
 def grown(count: Tensor | float, u: float) -> Tensor | float:
