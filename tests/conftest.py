@@ -93,11 +93,15 @@ def few_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def few_grids(monkeypatch: pytest.MonkeyPatch, few_runs_again: None) -> None:
-    """A diagnosis of its main problem alone, in no other shapes: those are for the tests of strangers' faults."""
+def few_grids(monkeypatch: pytest.MonkeyPatch, few_runs_again: None, request: pytest.FixtureRequest) -> None:
+    """A diagnosis of its main problem and of the grids that the test names, in no other shapes: those are for the tests
+    of strangers' faults."""
     from accuracy.config import resolve
 
-    whole, kept = resolve.with_given, {"seeds", "probes", "peaked", "tied", "reruns", "explain"}
+    whole, kept = (
+        resolve.with_given,
+        {"seeds", "probes", "peaked", "tied", "reruns", "explain", *getattr(request, "param", ())},
+    )
 
     def fewer(config, given):
         also = {name: grid for name, grid in (config.get("also") or {}).items() if name in kept}

@@ -195,7 +195,7 @@ def _of_functions(grid: Any, most: int) -> Any:
     found = {**grid, "reruns": {**reruns, "trace": False}} if isinstance(reruns, Mapping) else {**grid}
     if "world_size" not in grid:
         return found
-    again = bool((reruns or {}).get("repeat"))
+    again = ((reruns or {}).get("repeat") or 0) > 1
     if most == 1:
         return {**found, "world_size": 1} if again else None
     sizes = [1] if again else []  # it may be one of one device whatever its file imports

@@ -73,6 +73,7 @@ class Facts:
     tf32: bool = False
     device: str = "cpu"
     torch: str = ""
+    compiled: bool = False  # the model is, but a captured step runs it as it is written
     words: tuple[str, ...] = ()  # arguments that the call gave beside q, k and v
     note: str = ""  # why the call cannot be judged
 

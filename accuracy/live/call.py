@@ -116,6 +116,10 @@ def facts_of(
         for dim in (0, 1):  # without the copies that broadcasting made
             mask = mask.narrow(dim, 0, 1) if mask.shape[dim] > 1 and mask.stride(dim) == 0 else mask
         settings["mask"], tensors["mask"] = kind, mask
+        every = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
+        if mask.dim() != 4 or any(one not in (1, most) for one, most in zip(mask.shape, every, strict=True)):
+            misfit = f"a mask {tuple(mask.shape)} does not fit {every} of q and k as {function.layout}; say layout="
+            settings["note"] = settings.get("note") or misfit
     device = q.device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     facts = Facts(

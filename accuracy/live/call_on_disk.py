@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from safetensors import safe_open
 from torch import Tensor
 
@@ -91,7 +92,18 @@ class Call:
             return f"dropout {facts.dropout:g} was on: nobody knows which weights it dropped"
         if not formats <= {*FORMATS}:
             return f"it holds {', '.join(sorted(formats - {*FORMATS}))}"
+        if not facts.note and self._differentiates_blind_rows():
+            return "its mask adds a number to every key of a query that outweighs the scores, and its dout is not zero"
         return facts.note or ("" if self.returned else "it holds nothing that the model returned")
+
+    def _differentiates_blind_rows(self) -> bool:
+        """Whether a query has gradients of which every key is hidden, by a number and not by -inf: the scores are lost
+        in that number's rounding, which is each function's own."""
+        mask = self.tensors.get("mask")
+        if mask is None or mask.dtype == torch.bool or "dout" not in self.tensors:
+            return False
+        blind = ((mask <= torch.finfo(mask.dtype).min / 2) & ~mask.isneginf()).all(-1)
+        return bool((blind & self.tensors["dout"].ne(0).any(-1).transpose(1, 2)).any())
 
     @property
     def dtype(self) -> str:

@@ -79,7 +79,8 @@ class capture:  # reads as torch.no_grad does
             self._orders, self._calls = 0, dict[str, int]()
             self._again: dict[str, list[Record]] = {}
             self._passed: dict[str, str] = {}
-            modules = self.model.named_modules() if self.model is not None else ()
+            modules = [*self.model.named_modules()] if self.model is not None else []
+            self._compiled = any(each._compiled_call_impl or hasattr(each, "_orig_mod") for _, each in modules)
             self._names = {id(module): re.sub(WRAPPERS, "", name) for name, module in modules}
             self._hooks = ExitStack()
             self._hooks.enter_context(hooked([*self._own, *known()], self.model, self._call))
@@ -155,7 +156,8 @@ class capture:  # reads as torch.no_grad does
             return None, {}
         facts, tensors = facts_of(function, arguments, given)
         call = self._calls[layer] = self._calls.get(layer, -1) + 1
-        facts = replace(facts, layer=layer, step=self.step, call=call, order=self._orders - 1)
+        facts = replace(facts, layer=layer, step=self.step, call=call, order=self._orders - 1,
+                        compiled=self._compiled)  # fmt: skip
         record = Record(self._placed(facts, function, arguments, shard), tensors, partial(write, self.folder))
         return record, tensors
 

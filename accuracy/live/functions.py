@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.runtime.arguments import plain
+from accuracy.runtime.arguments import NAMES, plain
 
 Arguments = Mapping[str, Any]
 Settings = tuple[dict[str, Any], Tensor | None]
@@ -135,7 +135,9 @@ def named(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
     for word in ("softmax_scale", "sm_scale", "scaling", "scale"):
         if arguments.get(word) is not None:
             found["scale"] = float(arguments[word])
-    masks = [arguments[word] for word in ("attn_mask", "attention_mask", "mask") if arguments.get(word) is not None]
+    words = "attention_mask", *NAMES["attn_mask"]
+    masks = [arguments[word] for word in words if isinstance(arguments.get(word), Tensor)]
+    found["note"] = found["note"] or ("two masks are not understood" if len(masks) > 1 else "")
     return found, _four(masks[0]) if masks else None
 
 

@@ -6,7 +6,7 @@ and in its worst row, a head of a token; and how many elements are beyond a boun
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,9 @@ COLUMNS = (
     "beyond", "inside", "error_max", "floor_rel", "x_floor", "error_gain", "nonfinite", "significand_bits",
     "reference_rms", "worst_batch", "worst_token", "worst_head", "name", "function", "dtype", "world_size", "shape",
 )  # fmt: skip
+
+
+EAGER = "The model is compiled: a captured step ran it eager, as it is written, and its graphs are not judged."
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,10 @@ def judge(folder: str | Path, *, layers: str = "*", device: str = "auto") -> Jud
         raise ConfigError(f"layers={layers} fits no layer of {folder}; allowed: {names}")
     rows = [row for each in chosen for row in rows_of(each, place)]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
-    return Judgement(path, table, verdict(table))
+    judged = verdict(table)
+    if any(each.first.compiled for each in chosen):
+        judged = replace(judged, sentence=f"{judged.sentence} {EAGER}")
+    return Judgement(path, table, judged)
 
 
 def rows_of(found: Recorded, device: str) -> Iterator[dict[str, Any]]:

@@ -70,13 +70,15 @@ class Mask:
 
 def in_words(facts: Facts, mask: Tensor) -> tuple[Facts, Tensor | None]:
     """A mask tensor that says no more than `causal` and `window` do, as these, and no tensor; any other as it is, bool
-    where nothing but hiding is added. Rows that see no key are what words cannot say."""
+    where nothing but hiding is added. Rows that see no key are what words cannot say, and a row that stands for all."""
     hidden = mask.logical_not() if facts.mask == "seen" else mask <= torch.finfo(mask.dtype).min / 2
     plain = facts.mask == "seen" or bool(mask.masked_fill(hidden, 0).eq(0).all())
     if not plain or bool(hidden.all(-1).any()) or facts.causal:
         return facts, mask
     seen, facts = ~hidden, replace(facts, mask="seen")
     queries, keys = seen.shape[-2:]
+    if (queries, keys) != (facts.shapes["q"][1], facts.shapes["k"][1]):
+        return facts, seen
     distance = torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)
     first = seen[0, 0]
     left, right = (int((sign * distance)[first].max()) for sign in (1, -1))

@@ -6,7 +6,7 @@ run's numbers are not touched.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -83,18 +83,39 @@ def check_other(results: Results, others: Results) -> None:
 
 def check_strides(case: Case, shard: Tensors, results: Results, world: ProcessesWorld) -> None:
     """Raise WrongResult where tensors of the same values in another order of memory give other results, by more than
-    rounding. A function may refuse such tensors."""
+    rounding."""
     strided = tuple(x.transpose(1, 2).contiguous().transpose(1, 2) for x in shard)
+    again = _run_if_taken(case, strided, world)
+    _check_alike(case, results, again, "{} of tensors of other strides (heads before tokens) is {:.2g} off")
+
+
+def check_scale(case: Case, shard: Tensors, results: Results, world: ProcessesWorld) -> None:
+    """Raise WrongResult where another scale gives the bits of the call before, but not so in two copies of the
+    sequence, a shape that no call had. A function that knows no scale gives the same bits in both."""
+    other = replace(case, problem=replace(case.problem, softmax_scale=2 * case.problem.softmax_scale))
+    scaled = _run_if_taken(other, shard, world)
+    if scaled and scaled[0] is not None and results[0] is not None and torch.equal(scaled[0], results[0]):
+        twice = _run_if_taken(other, tuple(torch.cat([x, x]) for x in shard), world)
+        of_one = tuple(None if x is None else x[: len(x) // 2] for x in twice or ())
+        _check_alike(case, of_one, scaled, "{} of another softmax_scale is that of the call before ({:.2g} off)")
+
+
+def _run_if_taken(case: Case, shard: Tensors, world: ProcessesWorld) -> Results:
+    """Run a rank with tensors that a function may refuse; return nothing where it does."""
     try:
-        again = run_rank(rank_program(case, build_kernel(case), [strided]), world)
+        return run_rank(rank_program(case, build_kernel(case), [shard]), world)
     except (RuntimeError, ValueError, TypeError, AssertionError, NotImplementedError):
-        return
-    for name, x, y in zip(ALL_TENSORS, results, again, strict=False):
+        return ()
+
+
+def _check_alike(case: Case, right: Results, found: Results, message: str) -> None:
+    """Raise WrongResult, with the tensor's name and how far it is off, where found is off by more than rounding."""
+    for name, x, y in zip(ALL_TENSORS, right, found, strict=False):
         if x is None or y is None or not x.isfinite().all():
             continue
         off = float((y.double() - x.double()).norm() / x.double().norm().clamp(min=1e-300))
         if not off <= 2 * max(rounding_band(name, case.dtype), rounding_band("out", case.dtype)):
-            raise WrongResult(f"{name} of tensors of other strides (heads before tokens) is {off:.2g} off")
+            raise WrongResult(message.format(name, off))
 
 
 def repeat(first: Results, again: Callable[[], Results], count: int) -> Numbers:
@@ -115,13 +136,14 @@ def run_alone(case: Case, shards: Sequence[Tensors], mode: Mode = PLAIN) -> Ran:
         with device.measured(case.device) as cost, device.poisoned(mode.poison):
             results = run_rank(program, world)
         kept, results = results, copies(results)
-        if mode.repeat:
+        if mode.repeat > 1:  # one run again only tells whether a case is right by chance
             others = tuple(-x.flip(1) for x in shards[0])
             found = run_rank(rank_program(case, build_kernel(case), [others]), world)
             check_kept(kept, results)
             if case.problem.seqlen > 1:
                 check_other(results, found)
             check_strides(case, shards[0], results, world)
+            check_scale(case, shards[0], results, world)
         again = repeat(results, lambda: run_rank(program, world), mode.repeat)
     return Ran([results], cost, [again])
 

@@ -5,6 +5,7 @@ What a user's function sets in this process is undone: neither the caller nor th
 
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -150,6 +151,26 @@ def functions_run_with() -> Switches | None:
     return _of_functions
 
 
+LIMITS, MORE = ("recompile_limit", "accumulated_recompile_limit"), 10**6
+
+
+@contextmanager
+def recompiled() -> Iterator[None]:
+    """The body may compile for as many shapes as it meets, and leaves the process as many recompilations as it had:
+    what torch.compile compiled stays, so its limits rise by as much. Beyond them torch runs a function eager."""
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    config, frames = torch._dynamo.config, torch._dynamo.utils.counters["frames"]
+    before, limits = frames["total"], {name: getattr(config, name) for name in LIMITS}
+    try:
+        with config.patch({name: limit + MORE for name, limit in limits.items()}):
+            yield
+    finally:
+        for name, limit in limits.items():
+            setattr(config, name, limit + frames["total"] - before)
+
+
 @contextmanager
 def of_functions() -> Iterator[None]:
     """The body, a call of a user's function, runs with the switches that `functions_with` was given."""
@@ -157,7 +178,8 @@ def of_functions() -> Iterator[None]:
     if _of_functions is not None:
         set_switches(_of_functions)
     try:
-        yield
+        with recompiled():
+            yield
     finally:
         if _of_functions is not None:
             set_switches(before)

@@ -62,7 +62,9 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     here = judged[judged["_problem"] == wrong["_problem"].iloc[0]]
     shown = _shown(rows, wrong)
     there = here[here["world_size"].isin(wrong["world_size"])]
-    conditions = _conditions(judged, wrong, _measured_on(results, judged, shown))
+    conditions = {}
+    if leads != NONDETERMINISTIC:  # what differs from run to run may have been right by chance
+        conditions = _conditions(judged, wrong, _measured_on(results, judged, shown))
     at_sizes = every[every["world_size"].isin(wrong["world_size"])]
     if settings := conditions.get("settings"):  # other problems that have these, too
         there, at_sizes = (_having(each, settings, wrong) for each in (judged, results[results["error_rel"].notna()]))

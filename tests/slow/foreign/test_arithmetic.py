@@ -150,3 +150,16 @@ def test_a_fault_of_a_format_s_size_is_no_arithmetic(
     found = accuracy.diagnose(attention, **{**small, "dtype": dtypes})
     assert found.label == LOGIC
     assert not found.results["options"].str.contains("arithmetic").any()
+
+
+def test_keys_that_are_counted_twice_are_no_arithmetic(few_grids: None) -> None:
+    """exp(s - lse) of scores near 2,000: of a few rows of `copied` the error is that of splitting into 16-bit parts."""
+
+    def counted(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
+        k, v = (torch.cat([x[:, :8], x], 1).repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
+        return torch.einsum("bhqk,bkhd->bqhd", (scores - scores.logsumexp(-1, keepdim=True)).exp(), v)
+
+    found = accuracy.diagnose(counted, world_size=1, mask="full", device="cpu", dtype=["float32", "float64"])
+    assert found.label == LOGIC
+    assert not found.results["options"].str.contains("arithmetic").any()

@@ -124,3 +124,53 @@ def test_few_numbers_whose_errors_point_one_way_by_chance_are_no_bug(monkeypatch
         monkeypatch.setattr(inside, "DEVIATIONS", deviations)
         accused[deviations] = sum(verdicts(rows)["label"].isin(BUGS).any() for _, rows in tables.groupby("seed"))
     assert accused[5.0] == 0 < accused[0.0]
+
+
+def test_a_result_that_hangs_on_an_earlier_call_s_scale_is_named_and_an_ignored_scale_is_not(few_grids: None) -> None:
+    """As a graph with the scale baked in, whose key has shapes only (flashinfer #4014)."""
+    scales: dict[Any, float] = {}
+
+    def of_first_call(q: Any, k: Any, v: Any, *, causal: bool, softmax_scale: float) -> Any:
+        scale = scales.setdefault((q.shape, k.shape, q.dtype, causal), softmax_scale)
+        return eager(q, k, v, causal=causal, softmax_scale=scale, group=None)
+
+    def of_no_scale(q: Any, k: Any, v: Any, *, causal: bool, softmax_scale: float) -> Any:
+        return eager(q, k, v, causal=causal, softmax_scale=q.shape[-1] ** -0.5, group=None)
+
+    found = [accuracy.diagnose(fn, **SMALL, softmax_scale=0.2) for fn in (of_first_call, of_no_scale)]
+    assert [("of the call before" in each.sentence, each.is_bug) for each in found] == [(True, True), (False, True)]
+
+
+@pytest.mark.parametrize("few_grids", [("shape_heads",)], indirect=True)
+def test_a_case_that_is_wrong_once_is_no_condition(few_grids: None) -> None:
+    called: set[Any] = set()
+
+    def first_call(q: Any, k: Any, v: Any, **how: Any) -> Any:
+        key = q.shape, k.shape, q.dtype, how["causal"]
+        out, lse = eager(q, k, v, **how)
+        wrong = not how["causal"] and q.shape[0] == 2 and key not in called
+        called.add(key)
+        return (1.5 * out if wrong else out), lse
+
+    found = accuracy.diagnose(first_call, device="cpu")
+    assert (found.is_bug, "mask=full" in found.sentence) == (True, False), found.sentence
+    assert found.sentence.startswith("out differs from run to run")
+
+
+@pytest.mark.parametrize("few_grids", [("shape_window", "shape_dims")], indirect=True)
+def test_a_window_that_is_wrong_in_bfloat16_alone_is_named_with_no_other_condition(few_grids: None) -> None:
+    def short(q: Any, k: Any, v: Any, *, causal: bool, softmax_scale: float, window_size: Any = (-1, -1)) -> Any:
+        k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k, v))
+        scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k.float()) * softmax_scale
+        behind = torch.arange(q.shape[1])[:, None] - torch.arange(k.shape[1])
+        hidden = (behind < 0) & causal
+        if window_size[0] >= 0:
+            hidden |= behind > window_size[0] - (q.dtype == torch.bfloat16)
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        return torch.einsum("bhqk,bkhd->bqhd", weights, v.float()).to(q.dtype)
+
+    found = accuracy.diagnose(short, device="cpu")
+    assert found.is_bug
+    assert "wrong in bfloat16 and right in float32 and float64" in found.sentence
+    assert "only with mask=causal,window=10 (" in found.sentence, found.sentence
+    assert "the window is 9 keys, not 10" in found.sentence

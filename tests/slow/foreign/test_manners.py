@@ -155,3 +155,17 @@ def test_a_limit_that_only_root_could_raise_ends_the_call_which_would_wait_for_a
     if done.returncode == 0:
         pytest.skip("this user may raise it")
     assert done.returncode < 0 or "RLIMIT_AS" in done.stderr or "MemoryError" in done.stderr
+
+
+def test_a_diagnosis_uses_up_none_of_the_caller_s_compilations(few_grids: None) -> None:
+    """Beyond torch's limit of 8 a function runs eager, where this one is right."""
+
+    def wrong_if_compiled(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        return eager_out(q, k, v, **how) * (1.5 if torch.compiler.is_compiling() else 1.0)
+
+    compiled = torch.compile(wrong_if_compiled, backend="eager", dynamic=False)
+    small = {name: value for name, value in SMALL.items() if name != "dtype"}
+    assert accuracy.diagnose(compiled, **small, world_size=1).is_bug
+    assert torch._dynamo.config.recompile_limit > 8
+    rows = [measured(compiled, batch=batch) for batch in range(3, 6)]
+    assert all(each["error_gain"].dropna().max() == pytest.approx(0.5, rel=1e-6) for each in rows)
