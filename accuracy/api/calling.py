@@ -18,7 +18,7 @@ from accuracy.api.returned import as_tensor, results
 from accuracy.api.score_mod import folded
 from accuracy.core.errors import ConfigError, one_line
 from accuracy.live.functions import known
-from accuracy.runtime.arguments import NAMES, mask_names, parameters, plain, takes_any_word
+from accuracy.runtime.arguments import NAMES, OF_KEYS, mask_names, parameters, plain, takes_any_word
 from accuracy.runtime.layout import PACKED, canonical
 
 BORDERS = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
@@ -28,7 +28,6 @@ CALLED = (*HOW, *BORDERS, "block_mask", "mask_mod", "score_mod", *SCALES.values(
 ORDERS = {"bhsd": (0, 2, 1, 3), "sbhd": (1, 0, 2, 3)}
 """By layout, which of batch 0, token 1, head 2 and dim 3 each of its dimensions is."""
 Borders = tuple[list[int], list[int]]
-OF_KEYS = {"cu_seqlens": ("cu_seqlens_k", "cu_seqlens_kv"), "max_seqlen": ("max_seqlen_k", "max_seqlen_kv")}
 GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "sinks": "dsink", "attn_mask": "dbias"}
 
 

@@ -1,11 +1,8 @@
-"""Ranks of a group: groups of some of them, made by those alone, and tokens that they exchange."""
+"""Ranks of a group: groups of some of them, made by those alone."""
 
 from functools import cache
-from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed import distributed_c10d
 
 from accuracy.package import substitutes
@@ -34,29 +31,3 @@ def subgroup(backend: str, *ranks: int) -> dist.ProcessGroup:
     ):
         group: dist.ProcessGroup = dist.new_group(list(ranks), backend=backend, use_local_synchronization=True)
     return group
-
-
-class Exchange(torch.autograd.Function):
-    """Gives each rank other tokens than those of its shard (B, S/W, ...): for its tokens of `have` those of `wanted`.
-    Gradients go the other way; nothing is added."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, have: Any, wanted: Any, group: dist.ProcessGroup) -> Tensor:
-        """See `exchanged`."""
-        ctx.have, ctx.wanted, ctx.group = have, wanted, group
-        return exchanged(x, have, wanted, group)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Send gradients back."""
-        return exchanged(gradients[0], ctx.wanted, ctx.have, ctx.group), None, None, None
-
-
-def exchanged(x: Tensor, have: list[list[int]], wanted: list[list[int]], group: dist.ProcessGroup) -> Tensor:
-    """Return this rank's tokens of `wanted`, out of x (B, S/W, ...), whose tokens on each rank are those of `have`."""
-    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in have]
-    dist.all_gather(parts, x.contiguous(), group=group)
-    gathered = torch.cat(parts, 1)
-    place = torch.empty(gathered.shape[1], dtype=torch.int64)
-    place[[token for each in have for token in each]] = torch.arange(len(place))
-    return gathered[:, place[wanted[dist.get_rank(group)]].to(x.device)]

@@ -5,7 +5,6 @@ tokens are exchanged for the package's, and results for ours. A batch is one cal
 """
 
 import importlib
-from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -15,38 +14,25 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.package import installed, substitutes
-from accuracy.package.groups import Exchange, exchanged
 from accuracy.package.ring_flash_attn import DISTRIBUTION, PACKAGE, Result, stacked, surroundings
+from accuracy.world.documents import Exchange, by_document, exchanged, uncut
 
 __all__ = ["DISTRIBUTION", "FEATURES", "ring", "surroundings", "unsupported", "zigzag"]
 
 FEATURES = {"ring": ("documents",), "zigzag": ("documents",)}
-CHUNKS = {"ring": 1, "zigzag": 2}  # of a document that a rank has
+SHARDINGS = {"ring": "contiguous", "zigzag": "zigzag"}  # of each document
 
 
 def unsupported(case: Case) -> str | None:
     """As the package's other rings; a document that the ranks cannot share."""
     if reason := installed.unsupported_case(
-        DISTRIBUTION, case, float64=False, causal_only=("zigzag",), to_itself=tuple(CHUNKS)
+        DISTRIBUTION, case, float64=False, causal_only=("zigzag",), to_itself=tuple(SHARDINGS)
     ):
         return reason
     name = installed.called(case)
-    parts, problem = CHUNKS[name] * case.world_size, case.problem.padded(case.variant.sharding, case.world_size)
-    uneven = [length for length in problem.documents or (problem.seqlen,) if length % parts]
-    if uneven:
-        return f"{DISTRIBUTION}'s varlen {name} cuts each document into {parts} parts: {uneven[0]} is no multiple of it"
-    return None
-
-
-def _tokens(borders: Sequence[int], chunks: int, size: int) -> list[list[int]]:
-    """The tokens of each rank, document by document."""
-    found: list[list[int]] = [[] for _ in range(size)]
-    for begin, end in pairwise(borders):
-        length = (end - begin) // (chunks * size)
-        for rank in range(size):
-            for chunk in (rank, 2 * size - 1 - rank)[:chunks]:
-                found[rank] += range(begin + chunk * length, begin + (chunk + 1) * length)
-    return found
+    problem = case.problem.padded(case.variant.sharding, case.world_size)
+    reason = uncut(problem.documents or (problem.seqlen,), SHARDINGS[name], case.world_size)
+    return reason and f"{DISTRIBUTION}'s varlen {name} {reason}"
 
 
 def _attend(
@@ -55,8 +41,8 @@ def _attend(
 ) -> Result:  # fmt: skip
     size, length = dist.get_world_size(group), q.shape[1]
     borders = substitutes.documents() or (0, length * size)
-    ours = _tokens((0, length * size), 1, size)
-    theirs = _tokens(borders, CHUNKS[name], size)
+    ours = by_document([length * size], "contiguous", size)
+    theirs = by_document([end - begin for begin, end in pairwise(borders)], SHARDINGS[name], size)
     local = torch.tensor([border // size for border in borders], dtype=torch.int32, device=q.device)
     how = {
         "cu_seqlens": local, "max_seqlen": max(b - a for a, b in pairwise(local.tolist())), "causal": causal,

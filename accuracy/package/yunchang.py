@@ -8,9 +8,7 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -18,6 +16,7 @@ from accuracy.core.case import Case
 from accuracy.kernel.base import Kernel
 from accuracy.package import flash_attn_stand_in, groups, installed, substitutes
 from accuracy.variant.base import Rank
+from accuracy.world.documents import Exchange, by_document
 
 DISTRIBUTION = PACKAGE = "yunchang"
 ULYSSES_DEGREE = 2  # of the hybrid: the other factor of the world size is the ring's
@@ -76,45 +75,17 @@ def hybrid(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: floa
     size = dist.get_world_size(group)
     process_groups = importlib.import_module("yunchang.globals").PROCESS_GROUP
     process_groups.ULYSSES_PG, process_groups.RING_PG = groups.rows_and_columns(group, ULYSSES_DEGREE)
-    there = _chunks(size)
-    back = [there.index(rank) for rank in range(size)]
+    ours = by_document([q.shape[1] * size], "contiguous", size)
+    theirs = [ours[rank] for rank in _chunks(size)]
     attention = importlib.import_module(PACKAGE).LongContextAttention(ring_impl_type="zigzag")
     out: Tensor = attention(
-        *(_Exchange.apply(x, there, group) for x in (q, k, v)),
+        *(Exchange.apply(x, ours, theirs, group) for x in (q, k, v)),
         softmax_scale=softmax_scale, causal=causal, deterministic=substitutes.deterministic(),
     )  # fmt: skip
-    exchanged: Tensor = _Exchange.apply(out, back, group)
+    exchanged: Tensor = Exchange.apply(out, theirs, ours, group)
     return exchanged
 
 
 def _chunks(size: int) -> list[int]:
     """Which chunk of the sequence each rank holds: of each pair, the ring's front chunk, then the mirrored back one."""
     return [chunk for place in range(size // ULYSSES_DEGREE) for chunk in (place, size - 1 - place)]
-
-
-class _Exchange(torch.autograd.Function):
-    """Rank r gets the shard of rank sources[r]; gradients go the other way."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, sources: list[int], group: dist.ProcessGroup) -> Tensor:
-        ctx.sources, ctx.group = sources, group
-        return _exchange(x, sources, group)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        back = [ctx.sources.index(rank) for rank in range(len(ctx.sources))]
-        return _exchange(gradients[0], back, ctx.group), None, None
-
-
-def _exchange(x: Tensor, sources: list[int], group: dist.ProcessGroup) -> Tensor:
-    rank = dist.get_rank(group)
-    x = x.contiguous()
-    source, target = sources[rank], sources.index(rank)
-    if source == rank:
-        return x.clone()
-    received = torch.empty_like(x)
-    sides = (dist.isend, x, target), (dist.irecv, received, source)
-    operations = [dist.P2POp(what, tensor, group=group, group_peer=peer) for what, tensor, peer in sides]
-    for work in dist.batch_isend_irecv(operations):
-        work.wait()
-    return received

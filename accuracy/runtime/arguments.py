@@ -18,6 +18,10 @@ NAMES = {
 """What we call an argument, and the field's names for it. A function gets it by the first name that it has."""
 EVERY_NAME = ("cu_seqlens", "max_seqlen")
 """These a function gets by every name that it has: queries and keys begin and end alike."""
+OF_KEYS = {"cu_seqlens": ("cu_seqlens_k", "cu_seqlens_kv"), "max_seqlen": ("max_seqlen_k", "max_seqlen_kv")}
+"""Of the names of an argument those that speak of keys."""
+OF_SLICES = ("local_k_slice", "heads_k_stride")
+"""A function gets these only by its own parameters: a rank of it has a slice of packed sequences."""
 OPTIONAL = ("causal", "softmax_scale", "group", "grouped")
 """A function without the first has one mask, one without the second scales by D^-0.5."""
 OF_PROBLEMS = ("sinks", "attn_mask")
@@ -78,6 +82,11 @@ def names(fn: Callable[..., Any], word: str) -> bool:
     return any(name in (parameters(fn) or {}) for name in NAMES[word])
 
 
+def by_slices(fn: Callable[..., Any]) -> bool:
+    """Return whether a rank of a function has a slice of packed sequences, and not a part of each."""
+    return OF_SLICES[0] in (parameters(fn) or {})
+
+
 def mask_names(known: Mapping[str, Any], is_bias: bool) -> list[str]:
     """Return a function's names for a mask; of a boolean one those of a bias last, as jax.nn's has both."""
     found = [name for name in NAMES["attn_mask"] if name in known]
@@ -99,7 +108,7 @@ def named(fn: Callable[..., Any], how: Mapping[str, Any]) -> dict[str, Any]:
         own = [name for name in NAMES.get(word, (word,)) if name in known]
         if own:
             found |= dict.fromkeys(own if word in EVERY_NAME else own[:1], value)
-        elif word not in OPTIONAL or (any_word and word != "grouped"):
+        elif word not in (*OPTIONAL, *OF_SLICES) or (any_word and word not in ("grouped", *OF_SLICES)):
             found[word] = value
     return found
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.errors import WrongResult
+from accuracy.runtime.arguments import OF_SLICES
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,10 @@ def _packed_sequences(
     batch, length = q.shape[:2]
     inner = torch.tensor(documents or (0, length), dtype=torch.int32)
     borders = torch.cat([inner[:1], *(inner[1:] + item * length for item in range(batch))]).to(q.device)
-    return tuple(x.flatten(0, 1) for x in (q, k, v)), {"cu_seqlens": borders, "max_seqlen": int(inner.diff().max())}
+    told = {"cu_seqlens": borders, "max_seqlen": int(inner.diff().max())}
+    return tuple(x.flatten(0, 1) for x in (q, k, v)), told | dict(
+        zip(OF_SLICES, (slice(0, batch * length), 1), strict=True)
+    )
 
 
 def called_with(layout: str) -> tuple[int, Iterable[str]]:

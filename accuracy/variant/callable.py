@@ -16,16 +16,18 @@ layouts: `accuracy.runtime.layout`. The module that holds fn may say more:
     FEATURES                  by function the features of a problem that it knows: documents, which surroundings tell it
 
 A function of a user's is given more where it has a word for it: a soft cap (`softcap`), a window (`window_size`, a pair
-by default), and on one rank documents (layout thd), sinks (`sinks`, `s_aux`, `sink` or `learnable_sink`: a tensor (H,),
-a logit a head in float32 at least, whose gradient is measured too), a mask (`attn_mask`, `attn_bias`, `bias` or `mask`:
-(1 or B, 1 or H, Sq, S), boolean or in the case's dtype). Queries of another number than keys, and values of another
-width, are measured where the user gives these: nothing tells a function that serves them from another one.
+by default), documents (layout thd; over ranks: `accuracy.world.documents`), and on one rank sinks (`sinks`, `s_aux`,
+`sink` or `learnable_sink`: a tensor (H,), a logit a head in float32 at least, whose gradient is measured too), a mask
+(`attn_mask`, `attn_bias`, `bias` or `mask`: (1 or B, 1 or H, Sq, S), boolean or in the case's dtype). Queries of
+another number than keys, and values of another width, are measured where the user gives these: nothing tells a function
+that serves them from another one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -38,12 +40,13 @@ from accuracy.core.errors import NOT_SHARED
 from accuracy.core.fields import default_softmax_scale
 from accuracy.core.masks import Visibility
 from accuracy.core.sharding import SHARDINGS, UNEVEN, lengths_of
-from accuracy.runtime import arithmetic
+from accuracy.runtime import arguments, arithmetic
 from accuracy.runtime.arguments import OF_PROBLEMS, mask_names, named, names, parameters, requires, takes, uncallable
 from accuracy.runtime.collectives import may_share, shared
 from accuracy.runtime.layout import LAYOUTS, PACKED, called_with, returned
 from accuracy.variant.base import WROTE, Rank, Schedule
 from accuracy.world.base import Results
+from accuracy.world.documents import packed, uncut
 from accuracy.world.processes import ProcessesWorld, default_group
 
 
@@ -86,18 +89,25 @@ REFUSED = "not support backward"
 
 def attend(
     fn: Callable[..., Any], layout_name: str, q: Tensor, k: Tensor, v: Tensor, documents: Sequence[int] = (),
-    is_known: bool = False, sinks: Sequence[float] = (), **how: Any,
+    is_known: bool = False, sinks: Sequence[float] = (), sharding: str = "contiguous", **how: Any,
 ) -> tuple[Tensor, Tensor | None, Graph]:  # fmt: skip
     """Call fn in its layout; documents: their borders; is_known: that it shares its work, so nobody asks; sinks: a
-    logit a head, which it gets as a tensor (H,); how: causal, softmax_scale, group, and other words of fn's. Return out
-    (B, S/W, H, D), lse (B, H, S/W) or None, and the graph."""
-    grouped, group = q.shape[2] != k.shape[2], how.get("group")
+    logit a head, which it gets as a tensor (H,); sharding: of the tokens here; how: causal, softmax_scale, group, and
+    other words of fn's. Return out (B, S/W, H, D), lse (B, H, S/W) or None, and the graph."""
+    grouped, group, over_ranks = q.shape[2] != k.shape[2], how.get("group"), None
+    if layout_name in PACKED and group is not None and group.size() > 1 and not lengths_of(sharding):
+        lengths = [end - begin for begin, end in pairwise(documents or (0, q.shape[1] * group.size()))]
+        over_ranks = packed(lengths, q, sharding, group, arguments.by_slices(fn), how["causal"])
 
     def result_of(tensors: tuple[Tensor, ...]) -> Any:
-        arguments, keywords = LAYOUTS[layout_name].arguments(tensors[0], tensors[1], tensors[2], documents)
-        keywords |= dict(zip(("sinks",), tensors[3:], strict=False))
+        own = [x if over_ranks is None else over_ranks.moved(x) for x in tensors[:3]]
+        given, keywords = LAYOUTS[layout_name].arguments(own[0], own[1], own[2], () if over_ranks else documents)
+        keywords |= dict(zip(("sinks",), tensors[3:], strict=False)) | (over_ranks.words if over_ranks else {})
+        told = named(fn, {**how, "grouped": grouped, **keywords})
+        for word, value in (over_ranks.of_keys if over_ranks else {}).items():
+            told |= {name: value for name in arguments.OF_KEYS[word] if name in told}
         with _as_found(fn, group), torch.enable_grad(), unwritten(q, k, v):
-            call = partial(fn, *arguments, **named(fn, {**how, "grouped": grouped, **keywords}))
+            call = partial(fn, *given, **told)
             return call() if is_known else shared(fn, group, call)
 
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -111,6 +121,9 @@ def attend(
         result = result_of(tuple(x.detach() for x in inputs))  # forward only
     with torch.enable_grad():
         out, lse = returned(result, layout_name, q, v.shape[-1])
+        if over_ranks is not None:
+            out = over_ranks.moved(out, back=True)
+            lse = None if lse is None else over_ranks.moved(lse.transpose(1, 2), back=True).transpose(1, 2)
     return out.detach(), lse, Graph(out, leaves, lambda: _as_found(fn, group))
 
 
@@ -201,6 +214,10 @@ class AnyCallable(Schedule):
             return (
                 f"variant {variant.name} takes no softmax_scale: set problem.softmax_scale=null, which is head_dim^-0.5"
             )
+        if case.world_size > 1 and not hasattr(module, "DISTRIBUTION") and not arguments.by_slices(found.function):
+            told = problem.padded(variant.sharding, case.world_size).documents
+            if told and (reason := uncut(told, variant.sharding, case.world_size)):
+                return f"variant {variant.name} {reason}"
         for word in OF_PROBLEMS:
             if getattr(problem, word) is None and requires(found.function, word):
                 return f"variant {variant.name} cannot be called without {word}: give {word}=, or a default to its own"
@@ -222,7 +239,7 @@ class AnyCallable(Schedule):
             "softcap": "softcap" in has,
             **{word: case.world_size == 1 and names(found.function, word) for word in OF_PROBLEMS},
             "window": "window_size" in has and isinstance(has["window_size"].default, tuple),
-            "documents": options["layout"] in PACKED and case.world_size == 1,
+            "documents": options["layout"] in PACKED,
             "head_dim_v": "packed" not in str(options["layout"]),
             "cross_lengths": case.world_size == 1 and options["layout"] in ("bshd", "bhsd", "kvpacked"),
             "top_left": case.world_size == 1,
@@ -255,11 +272,12 @@ class AnyCallable(Schedule):
         how = words(rank.scale, rank.scores.softcap, rank.visibility)
         if (mask := rank.scores.mask) is not None:
             how[mask_names(parameters(fn) or {}, mask.is_floating_point())[0]] = mask
-        packed = documents(rank.options.layout, rank.visibility)
+        told = documents(rank.options.layout, rank.visibility)
         with _surroundings(rank):
             return attend(
-                fn, rank.options.layout, q, k, v, packed, is_package, rank.sinks, group=rank.world.group, **how
-            )
+                fn, rank.options.layout, q, k, v, told, is_package, rank.sinks, rank.sharding, group=rank.world.group,
+                **how,
+            )  # fmt: skip
 
     async def backward(
         self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, graph: Graph

@@ -1,6 +1,7 @@
 """The call as its users write it: layouts, packed sequences, windows, arrays of others, any device, mistakes."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,21 @@ def test_packed_sequences_are_said_by_their_borders(borders: list[int], causal: 
 
     with pytest.raises(AssertionError, match="out is wrong"):
         accuracy.assert_close(wrong, q, k, v, dout=dout, causal=causal, layout="thd", **how)
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_rank_checks_its_own_rows_of_packed_sequences_that_another_rank_has_the_rest_of(late: int) -> None:
+    """Of two ranks, in slices and in zigzag chunks; the second document begins at token 30."""
+    given, length = [x[0].requires_grad_() for x in tensors(1)], int(np.diff(BORDERS).max())
+    borders = torch.tensor(BORDERS)
+    out = varlen(*given[:3], borders, borders, length, length, True, late)
+    results = [out, *torch.autograd.grad(out, given[:3], given[3])]
+    for rows in (range(48), range(48, 96), [*range(24), *range(72, 96)], range(24, 72)):
+        own = dict(zip(("out", "dq", "dk", "dv"), (x[list(rows)].detach() for x in results), strict=True))
+        how: dict[str, Any] = {"layout": "thd", "cu_seqlens": BORDERS, "causal": True, "rows": rows}
+        with pytest.raises(AssertionError, match="out is wrong") if late else nullcontext():
+            found = accuracy.assert_close(own.pop("out"), *given[:3], dout=given[3], **own, **how)
+            assert set(found) == {"out", "dq", "dk", "dv"}
 
 
 def prefix(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:

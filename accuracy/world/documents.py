@@ -1,0 +1,108 @@
+"""Packed documents over ranks: which tokens a rank of a function holds, what it is told of them, and their exchange.
+
+By document, as the rings of ring-flash-attn have them: each rank has a part of every document, as its sharding cuts
+one, and the borders of these parts. By slices, as its llama3 has them: rank r has slice r of W of the packed tokens,
+the borders of the documents of its queries and of the keys that they see, and where these keys begin and end.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from accuracy.core.sharding import lengths_of, parts_of
+from accuracy.runtime.sharding import cut_documents
+
+Tokens = list[list[int]]
+"""Of each rank, in the order in which it holds them."""
+
+
+def by_document(lengths: Sequence[int], sharding: str, size: int) -> Tokens:
+    """Return the tokens of ranks that have a part of every document."""
+    found: Tokens = cut_documents(torch.arange(sum(lengths))[None], sharding, size, lengths)[:, 0].tolist()
+    return found
+
+
+def uncut(lengths: Sequence[int], sharding: str, size: int) -> str | None:
+    """Return why ranks cannot have a part of every document, or None."""
+    if lengths_of(sharding):
+        return f"has a part of each document on every rank, not sharding={sharding}: use sharding=contiguous"
+    parts = parts_of(sharding, size)
+    uneven = [length for length in lengths if length % parts]
+    return f"cuts each document into {parts} parts: {uneven[0]} is no multiple of it" if uneven else None
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One rank's part of packed documents. have, wanted: by the variant's sharding, and as the function has them;
+    words: what the function is told; of_keys: the same of keys, where these are packed otherwise."""
+
+    have: Tokens
+    wanted: Tokens
+    group: dist.ProcessGroup
+    words: dict[str, Any]
+    of_keys: dict[str, Any]
+
+    def moved(self, x: Tensor, back: bool = False) -> Tensor:
+        """Return (B, S/W, ...) with the function's tokens for the variant's, or back; autograd follows."""
+        way = (self.wanted, self.have) if back else (self.have, self.wanted)
+        if self.have == self.wanted:
+            return x
+        flat: Tensor = Exchange.apply(x.flatten(0, 1)[None], *way, self.group)
+        return flat[0].unflatten(0, x.shape[:2])
+
+
+def packed(
+    lengths: Sequence[int], q: Tensor, sharding: str, group: dist.ProcessGroup, by_slices: bool, causal: bool
+) -> Packed:
+    """Return what a rank has of packed documents, of these lengths in each item of q (B, S/W, H, D)."""
+    rank, size, batch = group.rank(), group.size(), q.shape[0]
+    every = [*lengths] * batch
+    borders = torch.tensor([0, *every]).cumsum(0).tolist()
+    have = by_document([sum(lengths)] * batch, sharding, size)
+    if not by_slices:
+        local = [border // size for border in borders]
+        return Packed(have, by_document(every, sharding, size), group, _words(local, q), {})
+    wanted = by_document([borders[-1]], "contiguous", size)
+    begin, end = wanted[rank][0], wanted[rank][-1] + 1
+    inside = [border for border in borders if begin < border < end]
+    first = max(border for border in borders if border <= begin)
+    last = end if causal else min(border for border in borders if border >= end)
+    of_keys = _words([border - first for border in (first, *inside, last)], q)
+    words = _words([border - begin for border in (begin, *inside, end)], q)
+    return Packed(have, wanted, group, words | {"local_k_slice": slice(first, last)}, of_keys)
+
+
+def _words(borders: Sequence[int], like: Tensor) -> dict[str, Any]:
+    longest = max(end - begin for begin, end in pairwise(borders))
+    return {"cu_seqlens": torch.tensor(borders, dtype=torch.int32, device=like.device), "max_seqlen": longest}
+
+
+class Exchange(torch.autograd.Function):
+    """Gives each rank other tokens than those of its shard (B, S/W, ...): for its tokens of `have` those of `wanted`.
+    Gradients go the other way; nothing is added."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, have: Any, wanted: Any, group: dist.ProcessGroup) -> Tensor:
+        """See `exchanged`."""
+        ctx.have, ctx.wanted, ctx.group = have, wanted, group
+        return exchanged(x, have, wanted, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Send gradients back."""
+        return exchanged(gradients[0], ctx.wanted, ctx.have, ctx.group), None, None, None
+
+
+def exchanged(x: Tensor, have: list[list[int]], wanted: list[list[int]], group: dist.ProcessGroup) -> Tensor:
+    """Return this rank's tokens of `wanted`, out of x (B, S/W, ...), whose tokens on each rank are those of `have`."""
+    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in have]
+    dist.all_gather(parts, x.contiguous(), group=group)
+    gathered = torch.cat(parts, 1)
+    place = torch.empty(gathered.shape[1], dtype=torch.int64)
+    place[[token for each in have for token in each]] = torch.arange(len(place))
+    return gathered[:, place[wanted[dist.get_rank(group)]].to(x.device)]

@@ -1,0 +1,88 @@
+"""Packed documents over ranks, as users write them after ring-flash-attention's functions; and each with a mistake."""
+
+import itertools
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tests.contract.variant.somebody import AllGather
+
+
+def _gathered(group, *tensors):
+    """(W, T/W, heads, D)."""
+    return [AllGather.apply(x[None], group).unflatten(1, (-1, len(x)))[0] for x in tensors]
+
+
+def _attend(q, k, v, seen, scale):
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
+    scores = scores if seen is None else scores.masked_fill(~seen, -torch.inf)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v), scores.logsumexp(-1)
+
+
+def _joined(parts):
+    outs, lses = zip(*parts, strict=True)
+    return torch.cat(outs), torch.cat(lses, 1)
+
+
+def ring(q: Tensor, k, v, cu_seqlens, max_seqlen, causal=False, softmax_scale=None, group=None, chunks=1):
+    """Each rank has a part of each document; cu_seqlens are those of the parts."""
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    assert max_seqlen == int(cu_seqlens.diff().max())
+    k, v = _gathered(group, k, v)
+    found = []
+    for begin, end in itertools.pairwise(cu_seqlens.tolist()):
+        parts = torch.arange((end - begin) * size).chunk(chunks * size)
+        places = [torch.cat([parts[r], parts[2 * size - 1 - r]]) if chunks > 1 else parts[r] for r in range(size)]
+        seen = places[rank][:, None] >= torch.cat(places) if causal else None
+        found.append(_attend(q[begin:end], *(x[:, begin:end].flatten(0, 1) for x in (k, v)), seen, softmax_scale))
+    return _joined(found)
+
+
+def zigzag(q, k, v, cu_seqlens, max_seqlen, causal=False, softmax_scale=None, group=None):
+    chunks = 1 if dist.get_world_size(group) == 1 else 2
+    return ring(q, k, v, cu_seqlens, max_seqlen, causal, softmax_scale, group, chunks)
+
+
+def llama3(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, heads_k_stride, local_k_slice,
+           softmax_scale=None, causal=False, group=None):  # fmt: skip
+    """A rank has a slice of the packed tokens, and all keys that its queries see."""
+    assert (max_seqlen_q, max_seqlen_k) == tuple(int(x.diff().max()) for x in (cu_seqlens_q, cu_seqlens_k))
+    assert k.shape[1] % heads_k_stride == 0
+    k, v = (x.flatten(0, 1)[local_k_slice] for x in _gathered(group, k, v))
+    found = []
+    for (a, b), (c, d) in zip(*map(itertools.pairwise, (cu_seqlens_q.tolist(), cu_seqlens_k.tolist())), strict=True):
+        seen = torch.ones(b - a, d - c, dtype=torch.bool).tril(d - c - b + a) if causal else None
+        found.append(_attend(q[a:b], k[c:d], v[c:d], seen, softmax_scale))
+    return _joined(found)
+
+
+def a_rank_s_first_document_sees_the_one_before(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+                                                heads_k_stride, local_k_slice, softmax_scale=None, causal=False,
+                                                group=None):  # fmt: skip
+    """Where a border is inside the rank before, its keys begin at the rank's, not the document's first token."""
+    missed = dist.get_rank(group) * len(q) - local_k_slice.start
+    own = cu_seqlens_k.clone()
+    own[1:] += local_k_slice.start if missed else 0
+    begin = 0 if missed else local_k_slice.start
+    return llama3(q, k, v, cu_seqlens_q, own, max_seqlen_q, int(own.diff().max()), heads_k_stride,
+                  slice(begin, local_k_slice.stop), softmax_scale, causal, group)  # fmt: skip
+
+
+def a_border_is_off_by_one_on_rank_one(q, k, v, cu_seqlens, max_seqlen, causal=False, softmax_scale=None, group=None):
+    own = cu_seqlens.clone()
+    own[1:-1] += dist.get_rank(group) == 1
+    return ring(q, k, v, own, int(own.diff().max()), causal, softmax_scale, group)
+
+
+def padding_is_counted(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, heads_k_stride, local_k_slice,
+                       softmax_scale=None, causal=False, group=None):  # fmt: skip
+    """Keys behind the last document are seen by its queries."""
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    borders_q, borders_k = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
+    if rank == size - 1:
+        del borders_q[-2], borders_k[-2]
+    borders = [torch.tensor(each) for each in (borders_q, borders_k)]
+    longest = (int(each.diff().max()) for each in borders)
+    return llama3(q, k, v, *borders, *longest, heads_k_stride, local_k_slice, softmax_scale, causal, group)
