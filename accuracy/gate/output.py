@@ -208,7 +208,7 @@ def _junit(decision: Decision) -> bytes:
     states = {"failures": FAILED, "errors": INCOMPLETE, "skipped": SKIPPED}
     numbers = {"tests": str(len(decision.items))} | {name: str(decision.count(each)) for name, each in states.items()}
     suites = Element("testsuites", numbers)
-    suite = SubElement(suites, "testsuite", {"name": f"accuracy-check {decision.run.experiment}", **numbers})
+    suite = SubElement(suites, "testsuite", {"name": f"accuracy check {decision.run.experiment}", **numbers})
     notes = {f"note {number}": note for number, note in enumerate(decision.notes)}
     _properties(suite, {**hard(decision.run.about), "exit": str(int(decision.exit)), **notes})
     for item in decision.items:
