@@ -26,6 +26,7 @@ from accuracy.results.cell import KEYS, Cell, Key, measured
 from accuracy.results.run_table import RunTable, read_baseline, read_run
 
 LEAST_SEEDS = 2  # that have a spread
+ADVISED_SEEDS = 24
 LOG = "log.md"
 HISTORY = "history.jsonl"  # a line each time the baseline was replaced; nothing is judged by it
 
@@ -59,7 +60,9 @@ def worth(cells: Collection[Cell]) -> str:
     freedom = np.array([SEEDS + len(each.y) - 2 for each in known])
     rises = seen(error, freedom, LEVEL / len(known) / len(MEASURES))
     sure = count(int((rises <= RISE).sum()), "cell")
-    return f"{taken}: {SEEDS} fresh seeds surely catch a rise of 10% in {sure}, of {percent(float(rises.max()))} in all"
+    fewer = f"; {ADVISED_SEEDS} seeds catch smaller rises" if seeds < ADVISED_SEEDS else ""
+    largest = percent(float(rises.max()))
+    return f"{taken}: {SEEDS} fresh seeds surely catch a rise of 10% in {sure}, of {largest} in all{fewer}"
 
 
 def accept(folder: Path, reason: str, to: Path, force: bool = False) -> Path:
@@ -74,7 +77,7 @@ def accept(folder: Path, reason: str, to: Path, force: bool = False) -> Path:
     if not force and (few := [each for each in measured(run).values() if each.y and len(each.y) < LEAST_SEEDS]):
         raise ConfigError(
             f"{folder} has {count(len(few[0].y), 'seed')} in {count(len(few), 'cell')}, and no test can use fewer than"
-            f" {LEAST_SEEDS}; measure seed=[{','.join(map(str, range(24)))}], or say --force"
+            f" {LEAST_SEEDS}; measure seed=[{','.join(map(str, range(ADVISED_SEEDS)))}], or say --force"
         )
     target = target_of(run.about, to)
     if not reason and target.exists():

@@ -44,7 +44,7 @@ def terminal(decision: Decision, most: int = 10) -> str:
 
 def _headline(decision: Decision) -> str:
     """One sentence: the outcome, its gravest reason, and whether a worse kernel could hide in single device's error."""
-    outcome = f"accuracy-check {decision.run.experiment}: {WORDS[decision.exit]}"
+    outcome = f"accuracy check {decision.run.experiment}: {WORDS[decision.exit]}"
     if decision.alone:
         lacking = "in the matrix" if decision.by_floor else f"for {count(decision.alone, 'cell')}"
         outcome += f" (no single device {lacking}: judged by the rounding floor as well)"
@@ -124,7 +124,7 @@ def markdown(decision: Decision, most_bytes: int, most_rows: int) -> str:
     named = [text.partition(": ") for text in failed(decision, NAMED)]
     top = [
         MARK,
-        f"### {sign} accuracy-check {_safe(decision.run.experiment)}: {WORDS[decision.exit]}",
+        f"### {sign} accuracy check {_safe(decision.run.experiment)}: {WORDS[decision.exit]}",
         "",
         *(f"- **{_safe(where)}**: {_safe(reason)}" for where, _, reason in named),
         "",
@@ -208,7 +208,7 @@ def _junit(decision: Decision) -> bytes:
     states = {"failures": FAILED, "errors": INCOMPLETE, "skipped": SKIPPED}
     numbers = {"tests": str(len(decision.items))} | {name: str(decision.count(each)) for name, each in states.items()}
     suites = Element("testsuites", numbers)
-    suite = SubElement(suites, "testsuite", {"name": f"accuracy-check {decision.run.experiment}", **numbers})
+    suite = SubElement(suites, "testsuite", {"name": f"accuracy check {decision.run.experiment}", **numbers})
     notes = {f"note {number}": note for number, note in enumerate(decision.notes)}
     _properties(suite, {**hard(decision.run.about), "exit": str(int(decision.exit)), **notes})
     for item in decision.items:

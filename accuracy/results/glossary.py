@@ -130,7 +130,7 @@ TERMS = {  # by the pattern that uses it
     r"[Ss]ingle[- ]device": "single device: the same kernel run once on the whole sequence",
     r"rounding floor|least possible": "rounding floor, the least possible error: the exact result, merely rounded",
     r"\blse\b": "lse: log of the softmax's sum, kept in float32",
-    r"\bdelta\b": "delta: row sums of dout times out, kept in float32",
+    r"\bdelta\b": "delta: row sums of dout times out, which the backward uses, kept in float32",
     r"\bW\b": "W: number of ranks",
 }
 

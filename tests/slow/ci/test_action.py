@@ -112,7 +112,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runner]:
         runs[name].outcome = runs[name].job(CPU, "renew" if name == "renew" else "gate")
         runs[name].summary = (folder / "github_summary").read_text()
         (folder / "github_summary").unlink()
-        shutil.move(folder / "accuracy-check", folder / name)
+        shutil.move(folder / "accuracy-gate", folder / name)
     return runs
 
 
@@ -120,7 +120,7 @@ def test_without_a_baseline_the_job_is_green_and_says_how_to_accept_its_result(s
     """The package gets an environment of its own, and the runner's torch stays."""
     first = story["first"]
     assert first.outcome == 0, first.said
-    said = "then: accuracy-check accept accuracy-check/run --to accuracy-baseline"
+    said = "then: accuracy accept accuracy-gate/run --to accuracy-baseline"
     assert (said in first.said, said in first.summary) == (True, True)
     assert {path.name for path in (first.folder / "first").iterdir()} >= {"check.json", "junit.xml", "compare.html"}
     temporary = first.folder / "temporary"
@@ -214,7 +214,7 @@ def test_a_rerun_passes_against_its_baseline_and_the_undecided_get_their_second_
     runner = Runner(tmp_path, given | {"check": "--require-baseline"})
     assert runner.run() == 0, runner.said
     assert runner.outputs == {"status": "0"}
-    items = json.loads((tmp_path / "accuracy-check" / "check.json").read_text())["items"]
+    items = json.loads((tmp_path / "accuracy-gate" / "check.json").read_text())["items"]
     assert {item["label"] for item in items if item["state"] == "passed"} == {"identical"}
     (path,) = tmp_path.glob("reports/*/*/results.parquet")
     rows = table.read_results(path.parent)  # a baseline with smaller errors, so that the run is the worse one
@@ -226,4 +226,4 @@ def test_a_rerun_passes_against_its_baseline_and_the_undecided_get_their_second_
     runner = Runner(tmp_path, given | {"second-look": "[8,9,10,11]"})
     assert str(runner.run()) == runner.outputs["status"]
     assert "after two looks" in runner.said
-    assert (tmp_path / "accuracy-check" / "second" / "run.json").exists()
+    assert (tmp_path / "accuracy-gate" / "second" / "run.json").exists()
