@@ -1,4 +1,4 @@
-"""`python -m experiments.training_effect SIZE CSV`: does a model train otherwise where a ring rounds its sums?
+"""`python -m experiments.training_effect SIZE CSV [FIRST_SEED LAST_SEED [WAY ...]]`: does a model train otherwise where a ring rounds its sums?
 
 The same model on the same bytes in the same order, once for each seed and each way of attention (`WAYS`). A row for
 each step: the loss and the norm of the whole gradient; then `held_out`, the loss on bytes that were not trained on, and
@@ -31,7 +31,6 @@ WAYS = {
     "te_p2p": ("variant=te_p2p", "world_size=16"),
 }
 COLUMNS = ("size", "seed", "way", "step", "what", "value")
-SEEDS = range(5)
 
 
 class Size(NamedTuple):
@@ -62,8 +61,9 @@ def text() -> Tensor:
 
 def attention_of(size: Size, way: str) -> Attention:
     """In bfloat16, amid float32; `exact`: the float64 reference."""
-    words = [f"kernel={size.kernel}", f"device={size.device}", "dtype=bfloat16", f"problem.seqlen={size.tokens}",
-             f"problem.heads={size.heads}", f"problem.heads_kv={size.heads}", f"problem.head_dim={size.head_dim}"]  # fmt: skip
+    words = [f"{key}={getattr(size, key)}" for key in ("kernel", "device")]
+    shape = {"seqlen": size.tokens, "heads": size.heads, "heads_kv": size.heads, "head_dim": size.head_dim}
+    words += ["dtype=bfloat16", *(f"problem.{key}={value}" for key, value in shape.items())]
     _, (planned, *_) = plan.planned(plan.composed(["experiment=stack", *words, *WAYS.get(way, WAYS["one device"])]))
     if planned.unsupported:
         raise SystemExit(planned.unsupported)
@@ -132,8 +132,8 @@ def trained(name: str, seed: int, way: str) -> list[tuple[object, ...]]:
     return rows
 
 
-def main(name: str, path: str) -> None:
-    size, runs = SIZES[name], list(product(SEEDS, WAYS))
+def main(name: str, path: str, first: str = "0", last: str = "4", *ways: str) -> None:
+    size, runs = SIZES[name], list(product(range(int(first), int(last) + 1), ways or WAYS))
     with ProcessPoolExecutor(size.processes) as pool, open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
