@@ -1,4 +1,4 @@
-"""`python -m experiments.held_out CSV`: who catches the faults of public reports, and who accuses healthy functions?
+"""Who catches the faults of public reports, and who accuses healthy functions?
 
 A row for each function and rule. All rules but `accuracy.diagnose`, which draws its own, see the same tensors: 192
 tokens, 8 heads of 32 on 2 of keys, in three dtypes. plain: Gaussian, with and without a causal mask, and half the
@@ -9,7 +9,6 @@ import contextlib
 import csv
 import io
 import logging
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -282,7 +281,3 @@ def main(path: str) -> None:
             writer.writerows(found)
             file.flush()
             print(*found[0], sep=" | ", flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
