@@ -1,8 +1,10 @@
-"""`python -m experiments.training_effect SIZE CSV [FIRST_SEED LAST_SEED [WAY ...]]`: does a model train otherwise where a ring rounds its sums?
+"""Does a model train otherwise where a ring rounds its sums?
+
+`python -m experiments.training_effect SIZE CSV [FIRST_SEED LAST_SEED [WAY ...]]`
 
 The same model on the same bytes in the same order, once for each seed and each way of attention (`WAYS`). A row for
-each step: the loss and the norm of the whole gradient; then `held_out`, the loss on bytes that were not trained on, and
-for each way `gradient_error`, of the gradient on these bytes from that with exact attention, with the weights after
+each step: the loss and the norm of the whole gradient; then `held-out loss`, on bytes that were not trained on, and
+for each way `gradient error`, of the gradient on these bytes from that with exact attention, with the weights after
 training.
 """
 
