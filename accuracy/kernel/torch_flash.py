@@ -14,7 +14,7 @@ from accuracy.core.case import Problem
 from accuracy.kernel.base import ALL_DTYPES, FLASH, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import flash_fold, heads
 from accuracy.kernel.block.sight import Sight
-from accuracy.runtime import arithmetic
+from accuracy.runtime import arithmetic, given_mask
 
 aten = torch.ops.aten
 
@@ -28,12 +28,13 @@ class TorchFlash(KernelKnobs):
     def abilities(self, device: str) -> Abilities:
         """CPU: every dtype and head dim. CUDA: bfloat16 and float16, head_dim to 256 in multiples of 8."""
         if device == "cpu":
-            return Abilities(dtypes=ALL_DTYPES, features=("window",), short_sums=True)
+            return Abilities(dtypes=ALL_DTYPES, features=("window", "attn_mask"), short_sums=True)
         return replace(FLASH, deterministic=self.deterministic, features=("window",))
 
     def scores_at_once(self, problem: Problem, device: str) -> int:
         """On the CPU, a mask other than the operator's own is a tensor: a quarter of a score for each pair."""
-        own = device != "cpu" or (problem.window is None and (problem.seqlen_q is None or not problem.causal))
+        plain = problem.window is None and problem.attn_mask is None
+        own = device != "cpu" or (plain and (problem.seqlen_q is None or not problem.causal))
         return super().scores_at_once(problem, device) + (0 if own else problem.queries * problem.seqlen // 4)
 
     def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
@@ -79,6 +80,9 @@ def _sides(how: How) -> dict[str, int]:
 def _masks(q: Tensor, k: Tensor, how: How) -> tuple[bool, Tensor | None]:
     """Whether the operator masks by itself, and the mask that it is given: its own causal one is aligned top left."""
     rows, keys = q.shape[1], k.shape[1]
+    if how.mask is not None:
+        mask, hidden = given_mask.added(how.mask, q.dtype), how.sight(q, k).bias(q.dtype, q.device)
+        return False, mask if hidden is None else mask + hidden
     if how.window is None and (rows == keys or not how.causal):
         return how.causal, None
     width = 1 << (keys - 1).bit_length()  # few masks are kept: that of fewer keys is the right part of a wider one

@@ -1,5 +1,6 @@
 import inspect
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -84,15 +85,24 @@ def test_a_tiny_healthy_problem_is_not_taken_for_a_factor(monkeypatch: pytest.Mo
         assert_accurate(attention, world_size=1, **tiny)
 
 
-def test_sums_of_gradients_in_16_bits_are_no_yardstick() -> None:
-    def short_sums(q, k, v, *, causal, softmax_scale):
-        how = {"is_causal": causal, "scale": softmax_scale, "enable_gqa": True}
-        return scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), **how).transpose(1, 2)
+def torch_s_own(q, k, v, *, softmax_scale, causal=False, attn_mask=None, dk=1.0):
+    how = {"is_causal": causal, "scale": softmax_scale, "enable_gqa": True, "attn_mask": attn_mask}
+    first = (x.transpose(1, 2) for x in (q, dk * k - (dk - 1) * k.detach(), v))
+    return scaled_dot_product_attention(*first, **how).transpose(1, 2)
 
-    few = {"heads": 4, "heads_kv": 1, "head_dim": 32, "world_size": 1}
-    with pytest.raises(AssertionError, match=r"as eager run once(.|\n)*dk and dv in 16 bits; kernel='torch_flash'"):
-        assert_accurate(short_sums, **few)
-    assert_accurate(short_sums, kernel="torch_flash", **few)
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_sums_of_gradients_in_16_bits_are_no_yardstick_but_for_torch_s_own(masked: bool) -> None:
+    seen = (torch.rand(256, 256, generator=torch.Generator().manual_seed(0)) > 0.5).logical_or_(torch.eye(256).bool())
+    few = {"heads": 4, "heads_kv": 1, "head_dim": 32, "world_size": 1, "device": "cpu"}
+    few |= {"attn_mask": seen} if masked else {}
+    with pytest.warns(UserWarning, match="torch's own CPU kernel"):
+        assert_accurate(torch_s_own, **few)
+    refused = r"as eager run once(.|\n)*dk and dv in 16 bits; kernel='torch_flash'"
+    with pytest.raises(AssertionError, match=refused):
+        assert_accurate(torch_s_own, kernel="eager", **few)
+    with pytest.raises(AssertionError, match=r"dk is(.|\n)*" + refused):
+        assert_accurate(partial(torch_s_own, dk=1.03), **few)
 
 
 def test_float32_inside_is_told_where_float64_was_asked_for() -> None:

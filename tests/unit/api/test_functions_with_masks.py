@@ -69,6 +69,14 @@ def test_it_is_measured_under_the_mask(mask: Tensor | Callable[..., Tensor], dev
     assert set(labels) <= {"equal", "within", ""}
 
 
+@pytest.mark.parametrize("mask", ["full", "causal"])
+@pytest.mark.parametrize("given", [torch.ones(64, 64, dtype=torch.bool).triu(-9), torch.randn(4, 64, 64)])
+def test_torch_s_own_kernel_has_the_mask_too(given: Tensor, mask: str) -> None:
+    how: dict[str, Any] = {"attn_mask": given, "mask": mask, "dtype": "float64", "device": "cpu", **SMALL}
+    rows = accuracy.measure(fine, kernel="torch_flash", progress=False, **how)
+    assert rows.loc[rows["tensor"].isin(["out", "dq", "dk", "dv"]), "single_device_rel"].max() < 1e-12
+
+
 def test_a_diagnosis_asks_under_the_mask(few_grids: None) -> None:
     how = {"dtype": "bfloat16", "device": "cpu", "progress": False, "attn_mask": alibi, **SMALL}
     found = accuracy.diagnose({"mine": fine, "theirs": forward_alone}, **how)
