@@ -22,7 +22,7 @@ from accuracy.bound.limits import ALARM, Beyond, beyond, limits
 from accuracy.bound.policy import Policy, eight_bits
 from accuracy.bound.running import Bound
 from accuracy.core.errors import ConfigError, entry, unknown
-from accuracy.runtime.layout import LAYOUTS
+from accuracy.runtime.layout import LAYOUTS, PACKED
 
 PLACES = ("batch", "token", "head", "dim")
 OWN_SHAPE = ("lse", "dsink", "dbias", "max_logit")
@@ -120,6 +120,8 @@ def assert_close(
         tensors[:3] = [meant(x, how.get(SCALES[name]), name, layout) for name, x in zip("qkv", tensors, strict=False)]
     assumed = {each: x for each, x in calling.defaults(actual).items() if each not in how}
     how = {**how, **assumed}
+    if layout not in PACKED and (packed := next((word for word in calling.BORDERS if word in how), None)):
+        raise ConfigError(f"{packed} came with layout={layout}; give (tokens, heads, dim) and layout='thd'")
     check_tensors(*tensors)
     borders = calling.borders_of(how, tensors[0].shape[1], tensors[1].shape[1], layout)
     described = calling.described(how, tensors[0], tensors[1], layout, borders, actual)
@@ -134,6 +136,9 @@ def assert_close(
     else:
         found = calling.results(actual)
     found |= named
+    if elsewhere := next((name for name, x in found.items() if x.device != tensors[0].device), None):
+        both = f"{found[elsewhere].device} and q on {tensors[0].device}"
+        raise ConfigError(f"{elsewhere} is on {both}; put them on one device")
     if callable(actual) and attention.dlse is not None:  # what autograd could give it
         attention = replace(attention, dlse=attention.dlse.to(found["lse"].dtype))
     tensors, found, attention = calling.with_float64(tensors, found, attention)
@@ -194,8 +199,6 @@ def _judge(name: str, x: Tensor, truth: Exact, layout: str, least_drift: float =
             return [f"max_logit has the shape {given}, expected {allowed}"]
         expected, words = (in_layout(each, layout, name) for each in (reference.shape, WORDS.get(name, PLACES)))
         return [f"{name} has the shape {given}, expected {expected} ({', '.join(words)})"]
-    if x.device != reference.device:
-        return [f"{name} came on {x.device}, expected {reference.device}"]
     word = word_of(x.dtype) if name in OWN_SHAPE else truth.policy.dtype
     if word_of(x.dtype) != word:
         return [f"{name} came as {word_of(x.dtype)}, expected {word}"]

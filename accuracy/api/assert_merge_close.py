@@ -57,7 +57,9 @@ def assert_merge_close(
     out, *more = found if isinstance(found, list | tuple) and found else [found]
     lse = more[0] if more and lse is None else lse
     if not isinstance(out, Tensor) or not isinstance(lse, Tensor | None):
-        raise ConfigError(f"{type(found).__name__} is no merge; give out, (out, lse), or a function that returns them")
+        kinds = ", ".join(type(x).__name__ for x in (out, lse) if not isinstance(x, Tensor | None)) or "None"
+        raise ConfigError(f"{kinds} is no merge; give tensors: out, (out, lse), or a function that returns them")
+    _must_be_beside(outs, out=out, lse=lse)
     log = math.log(base)
     partials = Partials(_wide(outs), _wide(lses) * log, None if sinks is None else _wide(sinks) * log)
     right_out, right_lse = partials.merged()
@@ -85,9 +87,16 @@ def _stacked(name: str, given: Tensor | Sequence[Tensor]) -> Tensor:
     if isinstance(given, Tensor):
         return given
     tensors = given if isinstance(given, list | tuple) else []
-    if not tensors or not all(isinstance(x, Tensor) and x.shape == tensors[0].shape for x in tensors):
-        raise ConfigError(f"{name} must be a tensor (N, ...), or N tensors of one shape")
+    kinds = {(x.shape, x.device) if isinstance(x, Tensor) else None for x in tensors}
+    if len(kinds) != 1 or None in kinds:
+        raise ConfigError(f"{name} must be a tensor (N, ...), or N tensors of one shape on one device")
     return torch.stack([*tensors])
+
+
+def _must_be_beside(outs: Tensor, **others: Tensor | None) -> None:
+    for name, x in others.items():
+        if x is not None and x.device != outs.device:
+            raise ConfigError(f"{name} is on {x.device} and partial_outs on {outs.device}; put them on one device")
 
 
 def _check(outs: Tensor, lses: Tensor, sinks: Tensor | None) -> None:
@@ -97,8 +106,10 @@ def _check(outs: Tensor, lses: Tensor, sinks: Tensor | None) -> None:
     if tuple(lses.shape) != (*lead, heads, tokens):
         expected = (*lead, heads, tokens)
         raise ConfigError(f"partial_lses have the shape {tuple(lses.shape)}; of these partial_outs it is {expected}")
-    if sinks is not None and tuple(sinks.shape) != (heads,):
-        raise ConfigError(f"sinks have the shape {tuple(sinks.shape)}; of {heads} heads it is ({heads},)")
+    if sinks is not None and not (isinstance(sinks, Tensor) and tuple(sinks.shape) == (heads,)):
+        given = f"have the shape {tuple(sinks.shape)}" if isinstance(sinks, Tensor) else f"are a {type(sinks).__name__}"
+        raise ConfigError(f"sinks {given}; of {heads} heads give a tensor ({heads},)")
+    _must_be_beside(outs, partial_lses=lses, sinks=sinks)
     if bool((lses == math.inf).any() or lses.isnan().any()):
         raise ConfigError("partial_lses are inf or nan; a row without keys has -inf, for which flash-attn 2 writes inf")
     if not bool((outs.isfinite() | (of_tokens(lses) == -math.inf)).all()):

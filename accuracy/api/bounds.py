@@ -139,6 +139,8 @@ def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: A
         how |= folded(score_mod, q, k)
     attention = Attention(**how)
     attention.check(q, k)
+    if attention.dlse is not None and dout is None:
+        raise ConfigError("dlse came without dout, the gradient of out; give dout=, zeros where the loss has lse alone")
     word = str(q.dtype).removeprefix("torch.")
     rounding = policy if isinstance(policy, Policy) else policy_of(policy, word, attention.pieces)
     found = exact(q, k, v, dout, attention, rounding).bounds
@@ -245,10 +247,10 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None) -> None:
         if x.dtype != q.dtype or str(q.dtype).removeprefix("torch.") not in FORMATS:
             also = f" and q {q.dtype}" if x is not q else ""
             raise ConfigError(f"{name} is {x.dtype}{also}; give one dtype of {', '.join(FORMATS)}")
-        if broken := int((~x.isfinite()).sum()):
-            raise ConfigError(f"{name} has {count(broken, 'value')} not finite; no limits are known for such inputs")
         if x.device != q.device:
             raise ConfigError(f"{name} is on {x.device} and q on {q.device}; put them on one device")
+        if broken := int((~x.isfinite()).sum()):
+            raise ConfigError(f"{name} has {count(broken, 'value')} not finite; no limits are known for such inputs")
     batch, queries, heads, dim = q.shape
     if k.shape[0] != batch or k.shape[3] != dim or heads % k.shape[2]:
         raise ConfigError(f"k {tuple(k.shape)} does not fit q {tuple(q.shape)}: same batch and head dim, heads divide")

@@ -123,8 +123,6 @@ def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, borders
 def borders_of(how: Mapping[str, Any], queries: int, keys: int, layout: str) -> Borders:
     """Return where packed sequences begin and end; two empty lists where nothing is packed. Raises ConfigError."""
     named = [word for word in BORDERS if word in how]
-    if named and layout not in PACKED:
-        raise ConfigError(f"{named[0]} came with layout={layout}; give (tokens, heads, dim) and layout='thd'")
     if not named:
         return [], []
     found = []
@@ -135,7 +133,8 @@ def borders_of(how: Mapping[str, Any], queries: int, keys: int, layout: str) -> 
         borders = listed(given) or []
         right = borders[:1] == [0] and borders[-1] == total and borders == sorted(borders)
         if not right or {*map(type, borders)} != {int}:
-            raise ConfigError(f"{word}={borders}; allowed: numbers that rise from 0 to the number of tokens, {total}")
+            shown = borders or " ".join(repr(given).split())
+            raise ConfigError(f"{word}={shown}; allowed: numbers that rise from 0 to the number of tokens, {total}")
         found.append(borders)
     if len(found[0]) != len(found[1]):
         raise ConfigError(f"cu_seqlens_q has {len(found[0])} numbers and cu_seqlens_k {len(found[1])}; give as many")

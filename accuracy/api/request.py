@@ -60,6 +60,8 @@ def request(
     Raises:
         ConfigError: for an argument that cannot be.
     """
+    if isinstance(sinks := arguments.get("sinks"), torch.Tensor) and sinks.dim():
+        raise ConfigError("sinks is a tensor; give a number x, head h has the sink x + h / H, or a list of them")
     given = {} if arguments.get("attn_mask") is None else _masked(arguments)
     arguments = {name: plain(value) for name, value in {**arguments, **given}.items() if value is not None}
     names, subject_functions = named(subjects)

@@ -89,10 +89,19 @@ def printable(text: str, instead: str = "?") -> str:
     return "".join(letter if letter.isprintable() else instead for letter in text)
 
 
+OTHER_WORDS = {
+    "is_causal": ("causal", "mask"), "causal": ("mask",), "scale": ("softmax_scale",), "sm_scale": ("softmax_scale",),
+    "window_size": ("window",), "cu_seqlens": ("documents",), "cu_seqlens_q": ("documents",), "dropout_p": ("dropout",),
+    **dict.fromkeys(("alibi_slopes", "attn_bias", "attention_mask", "bias"), ("attn_mask",)), "s_aux": ("sinks",),
+}  # fmt: skip
+"""The field's words, and ours for them."""
+
+
 def unknown(what: str, given: object, allowed: Iterable[str]) -> ConfigError:
     """`what` does not know `given`; names what is allowed and, if one is close, the likely word."""
     allowed = sorted(allowed)
-    close = difflib.get_close_matches(str(given), allowed, n=1)
+    ours = [word for word in OTHER_WORDS.get(str(given), ()) if word in allowed]
+    close = ours or difflib.get_close_matches(str(given), allowed, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     return ConfigError(f"{what} {given!r} is unknown; allowed: {', '.join(allowed) or 'none'}{hint}")
 

@@ -176,6 +176,10 @@ MISTAKES: list[tuple[str, Callable[[], object]]] = [
     ("limits=1.5", lambda: accuracy.assert_accurate(attention, limits=1.5)),
     ("drop them", lambda: accuracy.drift("ring@2", "single_device", layout="bhsd")),
     ("drop them", lambda: accuracy.invariance("ring@2", batchmates=2, sharding="zigzag")),
+    ("sinks is a tensor; give a number", lambda: mine(sinks=torch.zeros(4))),
+    ("did you mean mask", lambda: mine(is_causal=True)),
+    ("did you mean documents", lambda: mine(cu_seqlens=[0, 64])),
+    ("dlse came without dout", lambda: accuracy.bounds(*[torch.zeros(1, 2, 1, 2)] * 3, dlse=torch.zeros(1, 1, 2))),
     (".", lambda: accuracy.drift([], "eager", **SMALL)),
     (".", lambda: accuracy.attribute(attention, "zigzag@2")),
 ]

@@ -145,9 +145,15 @@ def test_what_cannot_be_merged_is_said_in_a_line() -> None:
         ((weighted, None, lses), "partial_outs must be a tensor"),
         ((lambda *given: None, outs, lses), "is no merge"),
         ((weighted, outs[0, 0], lses[0, 0]), "N, ..., S, H, D"),
+        ((weighted, outs, lses.to("meta")), "partial_lses is on meta and partial_outs on cpu"),
+        ((weighted, [outs[0], outs[1].to("meta")], lses), "of one shape on one device"),
+        ((outs[0].to("meta"), outs, lses), "out is on meta"),
+        ((outs[0].float().numpy(), outs, lses), "ndarray is no merge"),
     ):
         with pytest.raises(accuracy.ConfigError, match=says):
             accuracy.assert_merge_close(*given)
+    with pytest.raises(accuracy.ConfigError, match=r"sinks are a list; of \d heads give a tensor"):
+        accuracy.assert_merge_close(weighted, outs, lses, sinks=[0.0])  # type: ignore[arg-type]
     with pytest.raises(accuracy.ConfigError, match=r"allowed: math\.e, 2"):
         accuracy.assert_merge_close(weighted, outs, lses, base=10)
 

@@ -248,6 +248,14 @@ def test_a_device_without_float64_is_judged_on_the_processor() -> None:
         ({"documents": 96}, "lengths whose sum"),
         ({"cu_seqlens": BORDERS, "actual": torch.zeros(96, 4, 16), "rows": slice(3)}, "rows came as slice"),
         ({"q": None}, "q is a NoneType"),
+        ({"cu_seqlens": "0,96"}, "cu_seqlens_q='0,96'; allowed"),
+        ({"cu_seqlens": torch.tensor([[0, 96]])}, r"cu_seqlens_q=tensor\(\[\[ 0, 96\]\]\); allowed"),
+        ({"cu_seqlens": [0, 96], "layout": None}, "give .tokens, heads, dim. and layout='thd'"),
+        ({"is_causal": True}, "did you mean causal"),
+        ({"sm_scale": 0.3}, "did you mean softmax_scale"),
+        ({"k": torch.zeros(96, 2, 16, device="meta")}, "k is on meta and q on cpu; put them on one device"),
+        ({"actual": torch.zeros(96, 4, 16, device="meta")}, "out is on meta and q on cpu"),
+        ({"actual": torch.zeros(96, 4, 16), "lse": torch.zeros(4, 96, device="meta")}, "lse is on meta"),
     ],
 )
 def test_a_mistake_in_a_call_is_one_line(how: dict[str, Any], says: str) -> None:
