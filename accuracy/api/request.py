@@ -131,9 +131,11 @@ def named(subjects: Subjects) -> tuple[list[str], dict[str, Function]]:
 
 
 def _name(subject: Any) -> str:
-    """Return the name of a variant or a function; of a lambda `lambda`, of a partial the name of what it calls."""
+    """Return the name of a variant or a function; of a lambda `lambda`, of a partial the name of what it calls, of what
+    torch.compile returned another than its own."""
     called = getattr(subject, "func", subject)
     name = getattr(called, "__name__", type(called).__name__)
+    name = f"compiled_{name}" if hasattr(subject, "_torchdynamo_orig_callable") else name
     return subject if isinstance(subject, str) else re.sub(r"\W", "", name)
 
 

@@ -168,9 +168,10 @@ def in_worlds(config: Config) -> Config:
     grids = dict(config.get("also") or {})
     sizes = config.get("world_size", 1)
     simulated = {"variant": others, "world": config["world"], "world_size": sizes}
-    if config.get("given_keys") == EVERYWHERE and "world_size" not in config.get("given", ()):
+    if (twice := config.get("given_keys") == EVERYWHERE) and "world_size" not in config.get("given", ()):
         sizes = OF_FUNCTIONS
-    also = {name: of_few for name, grid in grids.items() if (of_few := _of_functions(grid, _most(sizes))) is not None}
+    of_functions = {name: _of_functions(grid, _most(sizes), twice) for name, grid in grids.items()}
+    also = {name: grid for name, grid in of_functions.items() if grid is not None}
     if others:
         also["simulated"] = simulated
         for name, grid in grids.items():
@@ -183,19 +184,22 @@ def _is_function(node: Any) -> bool:
     return isinstance(node, Mapping) and node.get("forward") == "callable"
 
 
-def _of_functions(grid: Any, most: int) -> Any:
+def _of_functions(grid: Any, most: int, twice: bool) -> Any:
     """Return a further grid for functions, whose steps cannot be watched, with its own world sizes as far as functions
     get them; None where none is left. A function is called again and again on one rank, too. Fewer queries than keys
-    are nothing that every function serves."""
+    are nothing that every function serves. twice: a case of another problem is run again, since one that is wrong by
+    chance, as of a race, is no condition of a fault."""
     if not isinstance(grid, Mapping):
         return grid
     if isinstance(grid.get("problem"), Mapping) and grid["problem"].get("seqlen_q"):
         return None
     reruns = grid.get("reruns")
     found = {**grid, "reruns": {**reruns, "trace": False}} if isinstance(reruns, Mapping) else {**grid}
+    if twice and "problem" in grid:
+        found["reruns"] = {"repeat": 1, **found.get("reruns", {})}
     if "world_size" not in grid:
         return found
-    again = ((reruns or {}).get("repeat") or 0) > 1
+    again = bool((reruns or {}).get("repeat"))
     if most == 1:
         return {**found, "world_size": 1} if again else None
     sizes = [1] if again else []  # it may be one of one device whatever its file imports

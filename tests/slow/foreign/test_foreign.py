@@ -10,7 +10,7 @@ import accuracy
 from accuracy.results import table
 from accuracy.results.table import TENSORS
 from accuracy.verdict import inside
-from accuracy.verdict.label import BUGS, PRECISION_FLOOR, ROUNDING
+from accuracy.verdict.label import BUGS, LOGIC, PRECISION_FLOOR, ROUNDING
 from accuracy.verdict.verdict import verdicts
 from tests.slow.foreign import functions
 from tests.slow.foreign.functions import FAULTY, HEALTHY, RUN_TO_RUN, eager, eager_out, forward_only
@@ -174,3 +174,16 @@ def test_a_window_that_is_wrong_in_bfloat16_alone_is_named_with_no_other_conditi
     assert "wrong in bfloat16 and right in float32 and float64" in found.sentence
     assert "only with mask=causal,window=10 (" in found.sentence, found.sentence
     assert "the window is 9 keys, not 10" in found.sentence
+
+
+def test_a_sum_that_overflows_float16_is_found_by_equal_weights(few_grids: None) -> None:
+    def overflowing(q: Any, k: Any, v: Any, **how: Any) -> Any:
+        out, lse = eager(q, k, v, **how)
+        weights = (lse - torch.einsum("bqhd,bkhd->bhqk", q.float(), k.float()).amax(-1) * how["softmax_scale"]).exp()
+        full = (2 * weights > 65504).transpose(1, 2)[..., None]
+        return torch.where(full & (q.dtype == torch.float16), 0.0, out), lse
+
+    how: dict[str, Any] = {"seqlen": 33_000, "seqlen_q": 4, "mask": "full", "heads": 1, "heads_kv": 1, "head_dim": 8}
+    found = accuracy.diagnose(overflowing, device="cpu", dtype=["bfloat16", "float16"], world_size=1, **how)
+    assert found.is_bug
+    assert {*found.verdicts.loc[found.verdicts["label"] == LOGIC, "dtype"]} == {"float16"}

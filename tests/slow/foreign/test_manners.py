@@ -169,3 +169,5 @@ def test_a_diagnosis_uses_up_none_of_the_caller_s_compilations(few_grids: None) 
     assert torch._dynamo.config.recompile_limit > 8
     rows = [measured(compiled, batch=batch) for batch in range(3, 6)]
     assert all(each["error_gain"].dropna().max() == pytest.approx(0.5, rel=1e-6) for each in rows)
+    apart = accuracy.drift(compiled, wrong_if_compiled, **small, progress=False)
+    assert {*apart.loc[apart["tensor"] == "out", "nearer"]} == {"b"}
