@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from accuracy.api import calling
-from accuracy.api.bounds import Attention, Exact, check_tensors, exact, listed, policy_of, word_of
+from accuracy.api.bounds import Attention, Exact, check_tensors, exact, listed, must_be_beside, policy_of, word_of
 from accuracy.api.calling import GRADIENTS, SCALES, as_tensor, in_bshd, in_layout, meant
 from accuracy.api.returned import of_largest
 from accuracy.api.tf32 import DRIFT, in_tf32
@@ -136,9 +136,7 @@ def assert_close(
     else:
         found = calling.results(actual)
     found |= named
-    if elsewhere := next((name for name, x in found.items() if x.device != tensors[0].device), None):
-        both = f"{found[elsewhere].device} and q on {tensors[0].device}"
-        raise ConfigError(f"{elsewhere} is on {both}; put them on one device")
+    must_be_beside("q", tensors[0], **found)
     if callable(actual) and attention.dlse is not None:  # what autograd could give it
         attention = replace(attention, dlse=attention.dlse.to(found["lse"].dtype))
     tensors, found, attention = calling.with_float64(tensors, found, attention)

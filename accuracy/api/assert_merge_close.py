@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.api.bounds import word_of
+from accuracy.api.bounds import must_be_beside, word_of
 from accuracy.bound.merge import Partials, of_tokens, wrong_merges
 from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError, entry, unknown
@@ -59,7 +59,7 @@ def assert_merge_close(
     if not isinstance(out, Tensor) or not isinstance(lse, Tensor | None):
         kinds = ", ".join(type(x).__name__ for x in (out, lse) if not isinstance(x, Tensor | None)) or "None"
         raise ConfigError(f"{kinds} is no merge; give tensors: out, (out, lse), or a function that returns them")
-    _must_be_beside(outs, out=out, lse=lse)
+    must_be_beside("partial_outs", outs, out=out, lse=lse)
     log = math.log(base)
     partials = Partials(_wide(outs), _wide(lses) * log, None if sinks is None else _wide(sinks) * log)
     right_out, right_lse = partials.merged()
@@ -93,12 +93,6 @@ def _stacked(name: str, given: Tensor | Sequence[Tensor]) -> Tensor:
     return torch.stack([*tensors])
 
 
-def _must_be_beside(outs: Tensor, **others: Tensor | None) -> None:
-    for name, x in others.items():
-        if x is not None and x.device != outs.device:
-            raise ConfigError(f"{name} is on {x.device} and partial_outs on {outs.device}; put them on one device")
-
-
 def _check(outs: Tensor, lses: Tensor, sinks: Tensor | None) -> None:
     if outs.dim() < 4 or not outs.is_floating_point() or not lses.is_floating_point():
         raise ConfigError("partial_outs must be floating-point numbers (N, ..., S, H, D), partial_lses (N, ..., H, S)")
@@ -109,7 +103,7 @@ def _check(outs: Tensor, lses: Tensor, sinks: Tensor | None) -> None:
     if sinks is not None and not (isinstance(sinks, Tensor) and tuple(sinks.shape) == (heads,)):
         given = f"have the shape {tuple(sinks.shape)}" if isinstance(sinks, Tensor) else f"are a {type(sinks).__name__}"
         raise ConfigError(f"sinks {given}; of {heads} heads give a tensor ({heads},)")
-    _must_be_beside(outs, partial_lses=lses, sinks=sinks)
+    must_be_beside("partial_outs", outs, partial_lses=lses, sinks=sinks)
     if bool((lses == math.inf).any() or lses.isnan().any()):
         raise ConfigError("partial_lses are inf or nan; a row without keys has -inf, for which flash-attn 2 writes inf")
     if not bool((outs.isfinite() | (of_tokens(lses) == -math.inf)).all()):

@@ -212,8 +212,7 @@ def _check_mask(mask: object, q: Tensor, k: Tensor) -> None:
     checked = given_mask.checked(mask, words)
     if not given_mask.fits(checked, full):
         raise ConfigError(f"attn_mask has the shape {tuple(checked.shape)}; give {words}")
-    if checked.device != q.device:
-        raise ConfigError(f"attn_mask is on {checked.device} and q on {q.device}; put them on one device")
+    must_be_beside("q", q, attn_mask=checked)
 
 
 def _is_number(value: object) -> bool:
@@ -237,6 +236,13 @@ def policy_of(policy: str, dtype: str, pieces: int, stored_lse: str | None = Non
     return named
 
 
+def must_be_beside(name: str, like: Tensor, **others: Tensor | None) -> None:
+    """Raise ConfigError for a tensor on another device than `like`, which the caller knows by a name."""
+    for other, x in others.items():
+        if x is not None and x.device != like.device:
+            raise ConfigError(f"{other} is on {x.device} and {name} on {like.device}; put them on one device")
+
+
 def check_tensors(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None) -> None:
     """Raise ConfigError for shapes, dtypes or devices that do not fit."""
     named = {"q": q, "k": k, "v": v} | ({} if dout is None else {"dout": dout})
@@ -247,8 +253,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None) -> None:
         if x.dtype != q.dtype or str(q.dtype).removeprefix("torch.") not in FORMATS:
             also = f" and q {q.dtype}" if x is not q else ""
             raise ConfigError(f"{name} is {x.dtype}{also}; give one dtype of {', '.join(FORMATS)}")
-        if x.device != q.device:
-            raise ConfigError(f"{name} is on {x.device} and q on {q.device}; put them on one device")
+        must_be_beside("q", q, **{name: x})
         if broken := int((~x.isfinite()).sum()):
             raise ConfigError(f"{name} has {count(broken, 'value')} not finite; no limits are known for such inputs")
     batch, queries, heads, dim = q.shape

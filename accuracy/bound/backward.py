@@ -33,32 +33,43 @@ class Sums:
             mine[place] += other
 
 
+@dataclass(frozen=True)
+class _Product:
+    """dP = dout v^T (R, C). size, square: |dP| and its square; error, variance: as it is computed; most: the largest
+    |dP| with its error."""
+
+    exact: Tensor
+    size: Tensor
+    square: Tensor
+    error: Tensor
+    variance: Tensor
+    most: Tensor
+
+
 def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[Sums, Sums, Sums, Sums | None]:
     """The sums of dq (R, D), dk and dv (C, D), and the terms of a bias (R, C) where they are asked for."""
     u, scale, p = policy.u, rows.scale, found.p
     weight, once = unit(policy.weights), policy.weight_roundings == 1
     count = policy.weight_roundings + (rows.dlse is not None)  # of dS: dlse adds a part to it
-    dp = rows.dout @ rows.v.T
+    of_dp = _dp(rows, policy)
+    dp, dp_variance = of_dp.exact, of_dp.variance
     level = found.top + rows.lse.abs() + (found.terms + 1).log()
     read = done.lse + unit(policy.lse) * rows.lse.abs() * (policy.lse != policy.stored_lse)
     exponent = (found.error + (read + u * (policy.exponential + 8 * level))).expm1_()
-    dp_size, dp2 = dp.abs(), dp.square()
-    dp_error, dp_variance = _dp(rows, dp_size, dp2, policy)
     grows = (1 + weight) ** policy.weight_roundings
     weights = (exponent * grows).add_(grows - 1)
     p2, apart = p.square(), (dp - rows.delta).square()
-    dp_most = dp_size + dp_error
-    delta, delta_variance = _delta(rows, found, done, dp, dp_size, dp_most, dp2, p2, apart, weights, policy)
+    delta, delta_variance = _delta(rows, found, done, of_dp, p2, apart, weights, policy)
     pull, pulls = rows.delta, rows.delta.abs()
     ds = p * (dp - pull)
     size, ds2 = ds.abs(), ds.square()
     if rows.dlse is not None:  # a part of its own, which may be off otherwise
         pull, pulls, part = pull - rows.dlse, pulls + rows.dlse.abs(), p * rows.dlse
         apart, ds, size, ds2 = (dp - pull).square(), ds + part, size + part.abs(), ds2 + part.square()
-    once_off = dp_error.add_(dp_size, alpha=4 * u).add_(delta + 4 * u * pulls).mul_(p)
-    off = once_off.addcmul(once_off, exponent).addcmul_(exponent, size)
+    of_terms = of_dp.error.add(of_dp.size, alpha=4 * u).add_(delta + 4 * u * pulls).mul_(p)
+    off = of_terms.addcmul(of_terms, exponent).addcmul_(exponent, size)
     if not once:  # P is stored before dS is made of it
-        off.addcmul_(rows.visible, dp_most.add_(pulls + delta), value=underflow(policy.weights))
+        off.addcmul_(rows.visible, of_dp.most + (pulls + delta), value=underflow(policy.weights))
     smallest = underflow(policy.weights) * (max(1.0, 1 / scale) if once else 1 + 1 / scale)
 
     def stored(off: Tensor, size: Tensor) -> Tensor:
@@ -147,8 +158,9 @@ def finished(sums: Sums, reference: Tensor, terms: Tensor, heads: int, policy: P
     return error, variance + last
 
 
-def _dp(rows: Rows, size: Tensor, square: Tensor, policy: Policy) -> tuple[Tensor, Tensor]:
-    """Error and variance of dP = dout v^T. size, square: |dP| and its square."""
+def _dp(rows: Rows, policy: Policy) -> _Product:
+    dp = rows.dout @ rows.v.T
+    size, square = dp.abs(), dp.square()
     u, dim, short = policy.u, rows.v.shape[1], policy.products != policy.sums
     rounding = unit(policy.products) if short else 0.0
     error = rows.dout.abs() @ rows.v.abs().T
@@ -165,22 +177,22 @@ def _dp(rows: Rows, size: Tensor, square: Tensor, policy: Policy) -> tuple[Tenso
         if policy.casts:
             error += tiny * rows.v.abs().sum(1)
         variance += square.clamp(max=tiny**2 / 3)
-    return error.mul_(1 + rounding).add_(size, alpha=rounding), variance.add_(square, alpha=rounding**2 / 3)
+    error.mul_(1 + rounding).add_(size, alpha=rounding)
+    return _Product(dp, size, square, error, variance.add_(square, alpha=rounding**2 / 3), size + error)
 
 
 def _delta(
-    rows: Rows, found: Scores, done: Forward, dp: Tensor, dp_size: Tensor, dp_most: Tensor, dp2: Tensor, p2: Tensor,
-    apart: Tensor, weights: Tensor, policy: Policy,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Error and variance of delta, out of the stored out or, as autograd does, out of p dP: the larger of the two.
-    dp_size, dp2: |dP| and its square; dp_most: the largest |dP| with its error; p2, apart: squares of P, dP - delta."""
+    rows: Rows, found: Scores, done: Forward, dp: _Product, p2: Tensor, apart: Tensor, weights: Tensor, policy: Policy
+) -> tuple[Tensor, Tensor]:
+    """Error and variance of delta, out of the stored out or, as autograd does, out of p dP: the larger of the two. p2,
+    apart: squares of P and of dP - delta."""
     u, dim, size = policy.u, rows.v.shape[1], rows.dout.abs()
     reached = rows.out.abs() + done.out
     own = grown(dim + 2, u) + unit(policy.products) * policy.casts
     of_out = (size * done.out + own * size * reached).sum(1, keepdim=True)
     chain = 1 + grown(policy.chain(found.terms) + 4, u)
-    of_p = (weights * chain).add_(chain).mul_(dp_most).sub_(dp_size).mul_(found.p)
-    of_p = of_p.sum(1, keepdim=True) + underflow(policy.weights) * (rows.visible * dp_most).sum(1, keepdim=True)
+    of_p = (weights * chain).add_(chain).mul_(dp.most).sub_(dp.size).mul_(found.p)
+    of_p = of_p.sum(1, keepdim=True) + underflow(policy.weights) * (rows.visible * dp.most).sum(1, keepdim=True)
     rounding = unit(policy.products) if policy.products != policy.sums else 0.0
     tiny = underflow(policy.products) if rounding else 0.0
     error = torch.maximum(of_out, of_p) * (1 + rounding) + rounding * rows.delta.abs() + tiny
@@ -189,9 +201,9 @@ def _delta(
     products = rows.dout * rows.out
     of_weights = policy.weight_roundings * unit(policy.weights) ** 2 / 3
     rounded = of_weights if found.linked is None else found.linked.weight
-    moved = (dp2 * rounded).addcmul_(found.variance, apart).mul_(p2)
+    moved = (dp.square * rounded).addcmul_(found.variance, apart).mul_(p2)
     if policy.reads == "weights" and found.linked is not None:
-        return error, of_delta(rows, found, dp, policy) + moved.sum(1, keepdim=True)
+        return error, of_delta(rows, found, dp.exact, policy) + moved.sum(1, keepdim=True)
     variance = (rows.dout.square() * done.own_variance).sum(1, keepdim=True) + moved.sum(1, keepdim=True)
     variance += (rounding**2 + u**2) / 3 * added**2
     variance += (rounding**2 / 3 + policy.alike * of_weights + policy.shift_spread**2) * rows.delta.square()

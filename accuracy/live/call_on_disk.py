@@ -19,7 +19,7 @@ from accuracy.bound.policy import Policy, cast, loosest
 from accuracy.bound.running import Bound, bounds
 from accuracy.core.dtype import FORMATS, coarser
 from accuracy.core.recording import RESULTS, Facts, Recorded
-from accuracy.live.mask import Mask
+from accuracy.live.mask import Mask, outweighs
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
 from accuracy.runtime.sharding import cut, cut_documents, joined
@@ -102,7 +102,7 @@ class Call:
         mask = self.tensors.get("mask")
         if mask is None or mask.dtype == torch.bool or "dout" not in self.tensors:
             return False
-        blind = ((mask <= torch.finfo(mask.dtype).min / 2) & ~mask.isneginf()).all(-1)
+        blind = (outweighs(mask) & ~mask.isneginf()).all(-1)
         return bool((blind & self.tensors["dout"].ne(0).any(-1).transpose(1, 2)).any())
 
     @property

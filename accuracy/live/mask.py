@@ -68,10 +68,15 @@ class Mask:
         return seen
 
 
+def outweighs(mask: Tensor) -> Tensor:
+    """Return where what a mask adds leaves nothing of a score: True hides the key."""
+    return mask <= torch.finfo(mask.dtype).min / 2
+
+
 def in_words(facts: Facts, mask: Tensor) -> tuple[Facts, Tensor | None]:
     """A mask tensor that says no more than `causal` and `window` do, as these, and no tensor; any other as it is, bool
     where nothing but hiding is added. Rows that see no key are what words cannot say, and a row that stands for all."""
-    hidden = mask.logical_not() if facts.mask == "seen" else mask <= torch.finfo(mask.dtype).min / 2
+    hidden = mask.logical_not() if facts.mask == "seen" else outweighs(mask)
     plain = facts.mask == "seen" or bool(mask.masked_fill(hidden, 0).eq(0).all())
     if not plain or bool(hidden.all(-1).any()) or facts.causal:
         return facts, mask

@@ -19,9 +19,11 @@ NAMES = {
 EVERY_NAME = ("cu_seqlens", "max_seqlen")
 """These a function gets by every name that it has: queries and keys begin and end alike."""
 OF_KEYS = {"cu_seqlens": ("cu_seqlens_k", "cu_seqlens_kv"), "max_seqlen": ("max_seqlen_k", "max_seqlen_kv")}
-"""Of the names of an argument those that speak of keys."""
+"""An argument's names that tell of keys alone: they get other values where keys are packed otherwise than queries."""
 OF_SLICES = ("local_k_slice", "heads_k_stride")
 """A function gets these only by its own parameters: a rank of it has a slice of packed sequences."""
+OWN_ALONE = ("grouped", *OF_SLICES)
+"""A function that takes any word does not get these by that."""
 OPTIONAL = ("causal", "softmax_scale", "group", "grouped")
 """A function without the first has one mask, one without the second scales by D^-0.5."""
 OF_PROBLEMS = ("sinks", "attn_mask")
@@ -108,7 +110,7 @@ def named(fn: Callable[..., Any], how: Mapping[str, Any]) -> dict[str, Any]:
         own = [name for name in NAMES.get(word, (word,)) if name in known]
         if own:
             found |= dict.fromkeys(own if word in EVERY_NAME else own[:1], value)
-        elif word not in (*OPTIONAL, *OF_SLICES) or (any_word and word not in ("grouped", *OF_SLICES)):
+        elif word not in OWN_ALONE and (any_word or word not in OPTIONAL):
             found[word] = value
     return found
 

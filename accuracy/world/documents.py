@@ -18,7 +18,7 @@ from accuracy.core.sharding import lengths_of, parts_of
 from accuracy.runtime.sharding import cut_documents
 
 Tokens = list[list[int]]
-"""Of each rank, in the order in which it holds them."""
+"""For each rank the positions of the tokens that it holds, in its order."""
 
 
 def by_document(lengths: Sequence[int], sharding: str, size: int) -> Tokens:
@@ -87,7 +87,7 @@ class Exchange(torch.autograd.Function):
     Gradients go the other way; nothing is added."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, have: Any, wanted: Any, group: dist.ProcessGroup) -> Tensor:
+    def forward(ctx: Any, x: Tensor, have: Tokens, wanted: Tokens, group: dist.ProcessGroup) -> Tensor:
         """See `exchanged`."""
         ctx.have, ctx.wanted, ctx.group = have, wanted, group
         return exchanged(x, have, wanted, group)
@@ -98,7 +98,7 @@ class Exchange(torch.autograd.Function):
         return exchanged(gradients[0], ctx.wanted, ctx.have, ctx.group), None, None, None
 
 
-def exchanged(x: Tensor, have: list[list[int]], wanted: list[list[int]], group: dist.ProcessGroup) -> Tensor:
+def exchanged(x: Tensor, have: Tokens, wanted: Tokens, group: dist.ProcessGroup) -> Tensor:
     """Return this rank's tokens of `wanted`, out of x (B, S/W, ...), whose tokens on each rank are those of `have`."""
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in have]
     dist.all_gather(parts, x.contiguous(), group=group)

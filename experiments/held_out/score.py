@@ -249,7 +249,7 @@ def refusals(faulty: bool, name: str) -> dict[str, dict[str, bool]]:
 
 
 def diagnosed(faulty: bool, name: str) -> tuple[bool, str]:
-    """Whether a diagnosis says that it is a bug, and its sentence."""
+    """Return whether `accuracy.diagnose` calls the function a bug, and the sentence that it gives."""
     function = (FAULTS if faulty else HEALTHY)[name]
     how: dict[str, Any] = {"world_size": len(function.tokens) or 1, "progress": False}
     if function.masks == (False,):

@@ -1,5 +1,7 @@
 """The numbers of README.md, from the published table."""
 
+import pandas as pd
+
 from experiments.published import Tables, chosen, markdown
 
 DIAGNOSE = "accuracy.diagnose"
@@ -12,14 +14,15 @@ def blocks(tables: Tables) -> dict[str, str]:
     each = rows.assign(said=rows["plain"].map({True: "plain", False: ""}).where(rows["plain"] | ~rows["hard"], "hard"))
     by_rule = each.pivot(index=["faulty", "function"], columns="rule", values="said")
 
-    def count(of: "object", column: str = "any") -> str:
-        hits = (of["plain"] | of["hard"]) if column == "any" else of[column]  # type: ignore[index]
-        return f"{hits.sum()} of {len(hits)}"
+    def count(of: pd.DataFrame) -> str:
+        return f"{(of['plain'] | of['hard']).sum()} of {len(of)}"
+
+    def of_plain(of: pd.DataFrame, rule: str) -> str:
+        return "" if rule == DIAGNOSE else f"{chosen(of, rule=rule)['plain'].sum()} of {of['function'].nunique()}"
 
     scores = [
-        (rule, *(count(chosen(faults, rule=rule, known=known)) for known in (True, False)),
-         *("" if rule == DIAGNOSE else count(chosen(faults, rule=rule), "plain") for _ in "1"),
-         *(count(chosen(healthy, rule=rule), column) if column == "any" or rule != DIAGNOSE else "" for column in ("any", "plain")))
+        (rule, *(count(chosen(faults, rule=rule, known=known)) for known in (True, False)), of_plain(faults, rule),
+         count(chosen(healthy, rule=rule)), of_plain(healthy, rule))
         for rule in rules
     ]  # fmt: skip
     names = dict.fromkeys(zip(rows["faulty"], rows["function"], rows["report"], rows["known"], strict=True))

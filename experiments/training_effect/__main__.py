@@ -89,7 +89,7 @@ def beginning(size: Size) -> dict[str, Tensor]:
 
 
 def loss(size: Size, weights: dict[str, Tensor], words: Tensor, attention: Attention) -> Tensor:
-    """Of words (B, S + 1), nats a byte."""
+    """Return the mean loss, in nats a byte, of predicting each byte of words (B, S + 1) from those before it."""
     x = weights["embedding"][words[:, :-1]]
     for layer in range(size.layers):
         own = {name.partition(".")[2]: x for name, x in weights.items() if name.startswith(f"{layer}.")}

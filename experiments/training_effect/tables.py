@@ -50,7 +50,7 @@ def blocks(tables: Tables) -> dict[str, str]:
 
 
 def _by_seed(rows: pd.DataFrame) -> pd.DataFrame:
-    """By quantity and way, a column for each seed."""
+    """Return the mean of the last steps: a row for each quantity and way, a column for each seed."""
     rows = rows[rows["step"] >= rows["step"].max() - LAST]
     return rows.groupby(["what", "way", "seed"])["value"].mean().unstack("seed")
 

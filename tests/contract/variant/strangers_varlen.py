@@ -27,7 +27,7 @@ def _joined(parts):
 
 
 def ring(q: Tensor, k, v, cu_seqlens, max_seqlen, causal=False, softmax_scale=None, group=None, chunks=1):
-    """Each rank has a part of each document; cu_seqlens are those of the parts."""
+    """Attend where a rank holds one part of every document, and cu_seqlens are the borders of the parts it holds."""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     assert max_seqlen == int(cu_seqlens.diff().max())
     k, v = _gathered(group, k, v)
