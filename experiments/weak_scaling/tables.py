@@ -14,12 +14,14 @@ SIZES = [2, 4, 8, 16, 32, 64, 128, 256]
 def blocks(tables: Tables) -> dict[str, str]:
     folders = sorted((tables.reports / "weak_scaling").glob("*/results.parquet"))
     if not folders:
-        return dict.fromkeys(("state", "growth", "claims"), "Not measured yet.")
+        return dict.fromkeys(("state", "ring", "found", "growth", "floor", "claims"), "Not measured yet.")
     name = f"weak_scaling/{folders[-1].parent.name}"
     rows = chosen(tables.rows(name), status="ok", tensor=TENSORS)
     rows = rows.assign(tokens=rows["seqlen"] // rows["world_size"])
     return {
         "state": f"{rows['case_id'].nunique()} cases on {folders[-1].parent.name}, {rows['seed'].nunique()} seeds.",
+        **found(rows),
+        "floor": markdown(("over the rounding floor", "tokens a rank", *TENSORS), floors(rows)),
         "growth": markdown(("", "tokens a rank", "tensor", "W = 2", *SIZES[1:]), growth(rows)),
         "claims": tables.claims(name),
     }
@@ -37,4 +39,28 @@ def growth(rows: pd.DataFrame) -> list[tuple[str, ...]]:
         for variant, tokens, tensor in sorted(
             {(v, n, t) for v, t, n in text.index}, key=lambda at: (*at[:2], TENSORS.index(at[2]))
         )
+    ]
+
+
+def found(rows: pd.DataFrame) -> dict[str, str]:
+    """te_p2p's out and te_all_gather's dk on the worst rank, at the most ranks that both numbers of tokens have."""
+    worst = CLAIMS["over_ranks"](rows, "max", CLAIMS["SERIES"])
+    at = worst.set_index(["variant", "tensor", "tokens", "world_size"])["x_single_device"]
+    ring, gathered = at["te_p2p", "out"], at["te_all_gather", "dk"]
+    ring_found = (
+        f"out has {ring[2048, 64]:.2f} times single device's error at 64 ranks of 2,048 tokens and {ring[8192, 64]:.2f}"
+        f" at 64 of 8,192, {ring[2048, 256]:.2f} at 256 of 2,048"
+    )
+    others = f"{gathered[2048, 64]:.2f}, {gathered[8192, 64]:.2f} and {gathered[2048, 256]:.2f}"
+    return {"ring": ring_found, "found": f"TransformerEngine p2p's {ring_found}; all_gather's dk {others}"}
+
+
+def floors(rows: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Lines: error of all ranks together over the rounding floor at the most ranks measured, mean over seeds."""
+    most = rows.groupby(["variant", "tokens"])["world_size"].transform("max")
+    whole = rows[(rows["rank"] == -1) & (rows["world_size"] == most)]
+    means = whole.groupby(["variant", "tokens", "world_size", "tensor"])["x_floor"].mean().unstack("tensor")
+    return [
+        (f"{variant}, W = {ranks}", f"{tokens:,}", *(f"{line[tensor]:.2f}" for tensor in TENSORS))
+        for (variant, tokens, ranks), line in means.iterrows()
     ]

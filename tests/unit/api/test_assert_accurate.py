@@ -105,6 +105,18 @@ def test_sums_of_gradients_in_16_bits_are_no_yardstick_but_for_torch_s_own(maske
         assert_accurate(partial(torch_s_own, dk=1.03), **few)
 
 
+def test_wrong_sums_are_told_where_torch_s_own_kernel_takes_no_such_call() -> None:
+    def wrong(q, k, v, *, softcap=0.0, **how):
+        q, k, v = (x.float().transpose(1, 2) for x in (q, Times.apply(k, 1.1), v))
+        k, v = (x.repeat_interleave(2, dim=1) for x in (k, v))
+        scores = softcap * (q @ k.mT * how["softmax_scale"] / softcap).tanh()
+        hidden = torch.ones_like(scores, dtype=torch.bool).triu(1) & how["causal"]
+        return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v).transpose(1, 2).bfloat16()
+
+    with pytest.raises(AssertionError, match="dk is"):
+        assert_accurate(wrong, device="cpu", softcap=5.0, **SMALL)
+
+
 def test_float32_inside_is_told_where_float64_was_asked_for() -> None:
     def in_float32(q, k, v, **how):
         return attention(q.float(), k.float(), v.float(), **how).to(q.dtype)
