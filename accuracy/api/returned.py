@@ -1,7 +1,6 @@
 """What a function returned, or the caller gave: out, and perhaps lse and the largest scores, by their names."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -53,4 +52,4 @@ def of_largest(reference: Tensor, bound: Bound, x: Tensor, dtype: str) -> tuple[
     most, certain, variance = (each.amax(dims, True) if dims else each for each in
                                (reference, bound.certain, bound.variance))  # fmt: skip
     last = half_spacing(most.abs() + certain.nan_to_num(posinf=0.0), dtype)
-    return most, replace(bound, certain=certain + last, variance=variance + last.square() / 3)
+    return most, Bound.of(certain + last, variance + last.square() / 3, bound.shift)

@@ -84,7 +84,11 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
         ds, size, ds2, apart, pulled = (x * found.slope for x in (ds, size, ds2 * found.slope, apart * found.slope, p))
         pulled2 = pulled.square()
     off = stored(off, size)
-    off_p = (p * weights).add_(rows.visible, alpha=underflow(policy.weights))
+    off_p = weights.mul_(p).add_(rows.visible, alpha=underflow(policy.weights))
+    k, q, dout = rows.k.abs(), rows.q.abs(), rows.dout.abs()
+    errors = (off @ k).mul_(scale), (off.T @ q).mul_(scale), off_p.T @ dout
+    sizes = (size @ k).mul_(scale), (size.T @ q).mul_(scale), p.T @ dout
+    del of_dp, of_terms, exponent, weights, off, off_p, size  # a third of the memory, before that of the variances
 
     of_weights = count * weight**2 / 3
     least = rows.visible * (underflow(policy.weights) ** 2 / 3)
@@ -114,16 +118,9 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
     if policy.split:  # all rows may be further off the mean shift to the same side
         both = both + policy.shift_spread * pulled * torch.hypot(dp, rows.delta.expand_as(dp)).copysign(dp)
         together = together + policy.shift_spread * (pulled * dp) @ rows.k
-    dq = Sums(
-        scale * (off @ rows.k.abs()), scale * (size @ rows.k.abs()), of_dq, scale**2 * (ds2 @ k2), scale * together
-    )
-    dk = Sums(
-        scale * (off.T @ rows.q.abs()), scale * (size.T @ rows.q.abs()),
-        scale**2 * (whole.T @ q2), scale**2 * (ds2.T @ q2), scale * (both.T @ rows.q),
-    )  # fmt: skip
-    dv = Sums(
-        off_p.T @ rows.dout.abs(), p.T @ rows.dout.abs(), off2_p.T @ dout2, p2.T @ dout2, torch.zeros_like(rows.v)
-    )
+    dq = Sums(errors[0], sizes[0], of_dq, scale**2 * (ds2 @ k2), scale * together)
+    dk = Sums(errors[1], sizes[1], scale**2 * (whole.T @ q2), scale**2 * (ds2.T @ q2), scale * (both.T @ rows.q))
+    dv = Sums(errors[2], sizes[2], off2_p.T @ dout2, p2.T @ dout2, torch.zeros_like(rows.v))
     if of_bias is None:
         return dq, dk, dv, None
     error, size, ds2, apart = of_bias

@@ -22,24 +22,32 @@ from accuracy.reference.float64 import Reference, add_to_bias, seen_keys
 
 BLOCK_ELEMENTS, BLOCK_ROWS = 2**21, 256
 """Scores held at once, and their rows, on a CPU; about 25 such float64 matrices live at a time (400 MiB)."""
-ON_A_GPU = 2
-"""Times that on a GPU, which would wait for the launches of smaller ones."""
+ON_A_GPU = 3 * 2**21
+"""Scores held at once on a GPU, in any number of rows: it would wait for the launches of smaller blocks."""
 HIDDEN = -1e30
 """What a mask adds to the score of a key that nobody is to see; the least number of bfloat16 is -3e38."""
-SMALLEST = 2.0**-1022
-"""Added to every variance: float64 holds no square of a smaller error."""
 OWN_ERROR = 1 + 1e-9
 """Factor for the errors of the pass itself: a few thousand float64 operations of one sign."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Of one tensor. certain: no error is larger; variance: of the error, a sum of that of all roundings; shift: size
-    of the error's mean, where sums are cut off instead of rounded."""
+    """Of one tensor. certain: no error is larger; deviation: the standard deviation of the error, whose variance is the
+    sum of those of all roundings, float32 to save memory, and rounded up; shift: size of the error's mean, where sums
+    are cut off instead of rounded."""
 
     certain: Tensor
-    variance: Tensor
+    deviation: Tensor
     shift: Tensor | float = 0.0
+
+    @classmethod
+    def of(cls, certain: Tensor, variance: Tensor, shift: Tensor | float = 0.0) -> "Bound":
+        """Return the bound of an error with this variance."""
+        return cls(certain, _deviation(variance), shift)
+
+    @property
+    def variance(self) -> Tensor:
+        return self.deviation.double().square_()
 
     def likely(self, p: float) -> Tensor:
         """An error is larger with a chance of at most p, if roundings are independent; never above `certain`.
@@ -48,7 +56,7 @@ class Bound:
         """
         if not isinstance(p, (int, float)) or not 0 < p < 1:
             raise ConfigError(f"p={p!r}; allowed: a chance between 0 and 1")
-        return self.variance.sqrt().mul_(math.sqrt(2 * math.log(2 / p))).add_(self.shift).minimum(self.certain)
+        return self.deviation.double().mul_(math.sqrt(2 * math.log(2 / p))).add_(self.shift).minimum(self.certain)
 
 
 def bounds(
@@ -65,7 +73,7 @@ def bounds(
     share = q.shape[2] // k.shape[2]
     names = ["out", "lse", "dq", "dk", "dv", *(["max_logit"] if of_max_logit else [])]
     zeros = {name: torch.zeros_like(getattr(reference, name)) for name in names}
-    found = {name: Bound(like.clone(), like) for name, like in zeros.items()}
+    found = {name: Bound(like, like.float()) for name, like in zeros.items()}
     of_bias_sums = Sums.like(reference.dbias) if reference.dbias.numel() else None
     shifts = {name: torch.zeros_like(like) for name, like in zeros.items()} if policy.shifts else {}
     terms_of_key = _rows_of_key(seen, k.shape[1]).to(q.device)
@@ -116,12 +124,11 @@ def bounds(
         if of_bias[2] > 1:  # no rows are summed
             of_bias_sums.together.zero_()
         stored = replace(policy, dtype=stored_dbias)
-        found["dbias"] = Bound(*finished(of_bias_sums, reference.dbias, count, 1, stored))
+        found["dbias"] = Bound.of(*finished(of_bias_sums, reference.dbias, count, 1, stored))
     for name, bound in found.items():  # the reference and this pass are computed in float64: what they err by is added
         exact = getattr(reference, name)
         root = exact.norm() / math.sqrt(exact.numel())
         bound.certain.mul_(OWN_ERROR).add_(exact.abs().add_(root).mul_(REFERENCE_ERROR)).nan_to_num_(nan=torch.inf)
-        bound.variance.mul_(OWN_ERROR).add_(SMALLEST)
         found[name] = replace(bound, shift=shifts[name].abs_() if name in shifts else 0.0)
     return found
 
@@ -190,7 +197,13 @@ def _masked(
 
 def _fill(bound: Bound, place: tuple[int | slice, ...], certain: Tensor, variance: Tensor) -> None:
     bound.certain[place] = certain
-    bound.variance[place] = variance
+    bound.deviation[place] = _deviation(variance)
+
+
+def _deviation(variance: Tensor) -> Tensor:
+    """Return the root of a variance and of the errors of this pass, in float32, no smaller."""
+    root = (variance * OWN_ERROR).sqrt_().float()
+    return root.nextafter(torch.full_like(root, torch.inf))
 
 
 def _rows_of_key(seen: Tensor, keys: int) -> Tensor:
@@ -201,12 +214,16 @@ def _rows_of_key(seen: Tensor, keys: int) -> Tensor:
 
 def _blocks(seen: Tensor, device: torch.device) -> Iterator[tuple[slice, slice, Tensor]]:
     """Rows, the keys from the first that one of them sees to the last, and which each sees: (R, C), 1 or 0."""
-    most, times = int((seen[:, 1] - seen[:, 0]).max()), ON_A_GPU if device.type == "cuda" else 1
-    rows = max(1, min(times * BLOCK_ROWS, times * BLOCK_ELEMENTS // most))
     here = seen.to(device)  # once: where each block asks the GPU for its borders, no launch runs ahead
-    for first in range(0, len(seen), rows):
+    elements, most_rows = (ON_A_GPU, len(seen)) if device.type == "cuda" else (BLOCK_ELEMENTS, BLOCK_ROWS)
+    first = 0
+    while first < len(seen):
+        begins, ends = seen[first : first + most_rows, 0].cummin(0)[0], seen[first : first + most_rows, 1].cummax(0)[0]
+        held = (ends - begins) * torch.arange(1, len(ends) + 1)
+        rows = max(1, int((held <= elements).sum()))
+        begin, end = int(begins[rows - 1]), int(ends[rows - 1])
         mine = here[first : first + rows]
-        begin, end = int(seen[first : first + rows, 0].min()), int(seen[first : first + rows, 1].max())
         key = torch.arange(begin, end, device=device)
         visible = ((key >= mine[:, :1]) & (key < mine[:, 1:])).double()
-        yield slice(first, first + len(mine)), slice(begin, end), visible
+        yield slice(first, first + rows), slice(begin, end), visible
+        first += rows

@@ -41,4 +41,4 @@ def of_sinks(
     variance += SHARED * policy.pieces * partial**2 * (exact.square() + terms.square().sum((0, 2)))
     last = half_spacing(exact.abs() + certain, stored)
     certain = certain + last + REFERENCE_ERROR * terms.abs().sum((0, 2))
-    return Bound(certain[None, None], (variance + last.square())[None, None])
+    return Bound.of(certain[None, None], (variance + last.square())[None, None])

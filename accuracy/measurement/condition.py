@@ -55,7 +55,8 @@ class Magnitudes:
 @dataclass(frozen=True)
 class _Heads:
     """Float64 tensors of some key/value heads G and of some query heads of each, T: q, dout, out (G, T, Sq, D), lse and
-    delta (G, T, Sq, 1), k and v (G, 1, S, D)."""
+    delta (G, T, Sq, 1), k and v (G, 1, S, D). seen: the first key that a query sees, and the one after the last (Sq,
+    2), on their device."""
 
     q: Tensor
     k: Tensor
@@ -64,6 +65,7 @@ class _Heads:
     out: Tensor
     lse: Tensor
     delta: Tensor
+    seen: Tensor
 
 
 def runs(case: Case, options: None) -> int:
@@ -118,6 +120,7 @@ def _with_all(each: Array) -> Array:
 def magnitudes(problem: Problem, inputs: Inputs, reference: Named, dropout: Dropout | None = None) -> Magnitudes:
     """Of all elements. reference: in token layout; dropout: of all tokens."""
     seen = seen_keys(problem.queries, problem.seqlen, **problem.seen_by)
+    there = seen.to(inputs.q.device)  # once: a GPU is waited for
     mask = given_mask.in_four(problem, inputs.q.dtype, inputs.q.device)
     absolute, squares = ({name: torch.zeros_like(x) for name, x in reference.items()} for _ in range(2))
     found = Magnitudes(torch.zeros_like(reference["lse"]), absolute, squares)
@@ -130,7 +133,7 @@ def magnitudes(problem: Problem, inputs: Inputs, reference: Named, dropout: Drop
             beside = None if mask is None else mask[item % mask.shape[0]]
             if beside is not None:
                 beside = beside.expand(problem.heads, -1, -1).unflatten(0, (problem.heads_kv, -1))[groups, own]
-            _add_heads(found, (item, groups, own), _Heads(k=k, v=v, **of_queries), problem, seen, dropout, beside)
+            _add_heads(found, (item, groups, own), _Heads(k=k, v=v, seen=there, **of_queries), problem, seen, dropout, beside)
     for name in set(reference) - {"delta"}:  # what rounds that is out
         squares[name] += reference[name].square()
     return found
@@ -172,7 +175,7 @@ def _add_heads(
         scores, slope = _scores(q, k, problem)
         added = 0.0 if beside is None else given_mask.added(beside[:, :, rows, keys], scores.dtype)
         key = torch.arange(keys.start, keys.stop, device=scores.device)
-        bounds = seen[rows].to(scores.device)
+        bounds = heads.seen[rows]
         hidden = (key < bounds[:, :1]) | (key >= bounds[:, 1:])
         p = (scores + added - lse).exp_().masked_fill_(hidden, 0.0)
         size = scores.abs_().masked_fill_(hidden, 0.0)

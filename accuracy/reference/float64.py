@@ -69,6 +69,7 @@ def attention(
     assert_exact_arithmetic(q.device.type)
     batch, length, heads, _ = q.shape
     seen = seen_keys(length, k.shape[1], causal, top_left, window, documents)
+    there = seen.to(q.device)  # once: a GPU is waited for
     out, dq, dk, dv = (torch.zeros(x.shape, dtype=torch.float64, device=x.device) for x in (dout, q, k, v))
     lse, delta, most = (q.new_empty(batch, heads, length, dtype=torch.float64) for _ in range(3))
     dsink = torch.zeros(1, 1, len(sinks), dtype=torch.float64, device=q.device)
@@ -81,7 +82,7 @@ def attention(
                 factors = None if dropped is None else partial(dropped, item, head)
                 own = None if mask is None else mask[item % mask.shape[0], head % mask.shape[1]]
                 through = None if dlse is None else dlse[item, head].double()[:, None]
-                given = (q, k, v, dout, scale, seen, softcap, sinks, factors, own, through)
+                given = (q, k, v, dout, scale, seen, there, softcap, sinks, factors, own, through)
                 _one_head(reference, item, head, head_kv, *given)
     return reference
 
@@ -119,10 +120,10 @@ def assert_exact_arithmetic(device: str) -> None:
 
 def _one_head(
     reference: Reference, item: int, head: int, head_kv: int, q: Tensor, k: Tensor, v: Tensor, dout: Tensor,
-    scale: float, seen: Tensor, softcap: float | None, sinks: Sequence[float],
+    scale: float, seen: Tensor, there: Tensor, softcap: float | None, sinks: Sequence[float],
     factors: Callable[[slice, slice], Tensor] | None, mask: Tensor | None, dlse: Tensor | None,
 ) -> None:  # fmt: skip
-    """Fill one query head's out, lse, dq, delta; add to its key/value head's dk, dv."""
+    """Fill one query head's out, lse, dq, delta; add to its key/value head's dk, dv. there: `seen` on the device."""
     query, gradient = q[item, :, head].double(), dout[item, :, head].double()
     key, value = k[item, :, head_kv].double(), v[item, :, head_kv].double()
     dk, dv = torch.zeros_like(key), torch.zeros_like(value)
@@ -135,7 +136,7 @@ def _one_head(
             scores.div_(softcap).tanh_()
             slope_of_cap = 1 - scores.square()
             scores.mul_(softcap)
-        _hide(scores, seen[first:last].to(q.device), any_row.start, every_row)
+        _hide(scores, there[first:last], any_row.start, every_row)
         if mask is not None:
             _add(scores, mask[first:last, any_row])
         top = scores.amax(dim=1, keepdim=True)
