@@ -47,6 +47,7 @@ class Bound:
 
     @property
     def variance(self) -> Tensor:
+        """Return the variance of each element's error, float64."""
         return self.deviation.double().square_()
 
     def likely(self, p: float) -> Tensor:

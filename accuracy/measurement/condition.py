@@ -133,7 +133,8 @@ def magnitudes(problem: Problem, inputs: Inputs, reference: Named, dropout: Drop
             beside = None if mask is None else mask[item % mask.shape[0]]
             if beside is not None:
                 beside = beside.expand(problem.heads, -1, -1).unflatten(0, (problem.heads_kv, -1))[groups, own]
-            _add_heads(found, (item, groups, own), _Heads(k=k, v=v, seen=there, **of_queries), problem, seen, dropout, beside)
+            heads = _Heads(k=k, v=v, seen=there, **of_queries)
+            _add_heads(found, (item, groups, own), heads, problem, seen, dropout, beside)
     for name in set(reference) - {"delta"}:  # what rounds that is out
         squares[name] += reference[name].square()
     return found
