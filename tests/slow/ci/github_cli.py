@@ -12,7 +12,7 @@ def main(folder: str, *words: str) -> int:
         (Path(folder) / "pulls.json").write_text(json.dumps(words[2:]))
         return 0
     path = Path(folder) / "comments.json"
-    comments = json.loads(path.read_text())
+    comments = json.loads(path.read_text()) if path.exists() else []
     body = [word.removeprefix("body=@") for word in words if word.startswith("body=@")]
     if not body:
         print(*(each["id"] for each in comments if each["body"].startswith(os.environ["MARK"])), sep="\n")

@@ -23,7 +23,26 @@ case "$1 $2" in
 *) exec "{python}" "$@" ;;
 esac
 """
+PULL = {
+    "event_name": "pull_request", "repository": "me/mine", "event.pull_request.head.repo.full_name": "me/mine",
+    "event.pull_request.number": "7",
+}  # fmt: skip
+BY_HAND = {"event_name": "workflow_dispatch", "run_id": "5", "event.inputs.reason": "torch was upgraded"}
+GIT = ("git", "-c", "user.name=me", "-c", "user.email=me@localhost")
 COMMANDS = {"accuracy": "accuracy", "accuracy-check": "accuracy.cli.check"}
+
+
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run([*GIT, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def repository(folder: Path) -> None:
+    """Make a repository of what is in a folder, and one that it pushes to."""
+    git(folder, "init", "--quiet", "--initial-branch", "main")
+    git(folder, "add", "my_package.py")
+    git(folder, "commit", "--quiet", "--message", "mine")
+    git(folder, "init", "--quiet", "--bare", str(folder / "remote"))
+    git(folder, "remote", "add", "origin", str(folder / "remote"))
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -100,7 +119,7 @@ class Runner:
         given = {name: self._filled(str(value)) for name, value in step.get("env", {}).items()}
         return os.environ | given | {
             "PATH": f"{self._commands()}:{os.environ['PATH']}",
-            "PYTHONPATH": f"{ROOT}:{self.folder}",
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), str(self.folder), os.environ.get("PYTHONPATH")))),
             "OMP_NUM_THREADS": "1",
             "XDG_CACHE_HOME": str(self.folder / "cache"),
             "GITHUB_ACTION_PATH": str(ACTION.parent),

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from accuracy.cli import publish
 from accuracy.results import storage, table
-from tests.slow.ci.runner import ACTION, ROOT, Runner, read
+from tests.slow.ci.runner import ACTION, BY_HAND, PULL, ROOT, Runner, git, read, repository
 
 pytestmark = pytest.mark.xdist_group("ci")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -79,16 +79,6 @@ def my_attention(q, k, v, *, causal, softmax_scale{group}):
     out = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True)
     return out.transpose(1, 2).to(dtype)
 """
-PULL = {
-    "event_name": "pull_request", "repository": "me/mine", "event.pull_request.head.repo.full_name": "me/mine",
-    "event.pull_request.number": "7",
-}  # fmt: skip
-BY_HAND = {"event_name": "workflow_dispatch", "run_id": "5", "event.inputs.reason": "torch was upgraded"}
-GIT = ("git", "-c", "user.name=me", "-c", "user.email=me@localhost")
-
-
-def git(folder: Path, *words: str) -> str:
-    return subprocess.run([*GIT, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +88,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runner]:
     folder = tmp_path_factory.mktemp("theirs")
     (folder / "comments.json").write_text(json.dumps([{"id": 1, "body": "another bot's"}]))
     (folder / "my_package.py").write_text(FUNCTION.format(group=""))
-    git(folder, "init", "--quiet", "--initial-branch", "main")
-    git(folder, "add", "my_package.py")
-    git(folder, "commit", "--quiet", "--message", "mine")
-    git(folder, "init", "--quiet", "--bare", str(folder / "remote"))
-    git(folder, "remote", "add", "origin", str(folder / "remote"))
+    repository(folder)
     runs = {}
     for name in ("first", "renew", "worse", "mended"):
         (folder / "my_package.py").write_text(
