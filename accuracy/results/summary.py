@@ -39,4 +39,5 @@ def summary(results: pd.DataFrame) -> tuple[str, pd.DataFrame]:
         rows = rows.assign(**{value: rows[value].mask(exact, least)})
         title += "\nwhere that is 0: over the rounding floor, or the reference's own error" if exact.any() else ""
     found = rows.pivot_table(index=index, columns="tensor", values=value, aggfunc="max")
+    title += "\ndelta: the row sums of dout times out" if "delta" in found else ""
     return title, found[[name for name in ALL_TENSORS if name in found]]
