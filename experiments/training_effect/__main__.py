@@ -9,22 +9,22 @@ training.
 """
 
 import csv
-import math
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from accuracy.core.paths import PACKAGE
 from accuracy.runtime import arithmetic
 from accuracy.simulate.program import build_kernel
 from experiments.depth import plan
 from experiments.depth.attention import Attention, Exact, Ranks, known_to_autograd
-from experiments.depth.layers import block, loss_of, rounding
+from experiments.depth.layers import rounding
+from experiments.training_effect.model import beginning, gradient, joined, loss
 
 SUMS = ("out_accumulator", "dq_accumulator", "dkv_accumulator", "gradient_wire")
 WAYS = {
@@ -51,14 +51,8 @@ class Size(NamedTuple):
 
 SIZES = {
     "small": Size("cpu", "eager", 2, 512, 4, 32, 300, 2, 3e-3),
-    "large": Size("cuda", "flash_attn", 8, 8192, 16, 64, 2000, 1, 3e-4),
+    "gpu": Size("cuda", "flash_attn", 4, 4096, 8, 64, 300, 5, 1e-3),
 }
-
-
-def text() -> Tensor:
-    """uint8: the package's own code, file after file."""
-    joined = b"".join(path.read_bytes() for path in sorted(Path(PACKAGE).rglob("*.py")))
-    return torch.frombuffer(bytearray(joined), dtype=torch.uint8)
 
 
 def attention_of(size: Size, way: str) -> Attention:
@@ -73,48 +67,21 @@ def attention_of(size: Size, way: str) -> Attention:
     return rounding(known_to_autograd(halves), torch.bfloat16, torch.float32)
 
 
-def beginning(size: Size) -> dict[str, Tensor]:
-    """Weights before training: variance 1 / fan-in, less for what joins the residual stream."""
-    width = size.heads * size.head_dim
-    shapes = dict.fromkeys(("query", "key", "value", "output"), (width, width))
-    shapes |= {"gate": (width, 4 * width), "up": (width, 4 * width), "down": (4 * width, width)}
-    weights = {"embedding": torch.randn(256, width), "head": torch.randn(width, 256) / width**0.5}
-    weights["norm"] = torch.ones(width)
-    for layer, (name, shape) in product(range(size.layers), shapes.items()):
-        less = math.sqrt(2 * size.layers) if name in ("output", "down") else 1.0
-        weights[f"{layer}.{name}"] = torch.randn(shape) / shape[0] ** 0.5 / less
-    for layer, name in product(range(size.layers), ("attention_norm", "feed_forward_norm")):
-        weights[f"{layer}.{name}"] = torch.ones(width)
-    return {name: x.to(size.device).requires_grad_() for name, x in weights.items()}
-
-
-def loss(size: Size, weights: dict[str, Tensor], words: Tensor, attention: Attention) -> Tensor:
-    """Return the mean loss, in nats a byte, of predicting each byte of words (B, S + 1) from those before it."""
-    x = weights["embedding"][words[:, :-1]]
-    for layer in range(size.layers):
-        own = {name.partition(".")[2]: x for name, x in weights.items() if name.startswith(f"{layer}.")}
-        x = block(x, own, attention, size.head_dim)
-    return loss_of(x, weights["norm"], weights["head"], words[:, 1:])
-
-
-def gradient(size: Size, weights: dict[str, Tensor], words: Tensor, attention: Attention) -> Tensor:
-    found = torch.autograd.grad(loss(size, weights, words, attention), list(weights.values()))
-    return torch.cat([x.flatten() for x in found])
-
-
 def trained(name: str, seed: int, way: str) -> list[tuple[object, ...]]:
     size, rows = SIZES[name], []
     arithmetic.make_exact()
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    everything, attention, weights = text().to(size.device), attention_of(size, way), beginning(size)
+    everything = joined(sorted(Path(PACKAGE).rglob("*.py"))).to(size.device)
+    attention = attention_of(size, way)
+    weights = beginning(size.layers, size.heads, size.heads, size.head_dim, size.device)
     part = len(everything) // 20
     kept, training = everything[:part].long(), everything[part:].long()
     optimizer = torch.optim.AdamW(weights.values(), lr=size.rate, betas=(0.9, 0.95), weight_decay=0.1)
     warm = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 30))
     for step in range(size.steps):
         start = int(torch.randint(len(training) - size.tokens - 1, ()))
-        found = loss(size, weights, training[None, start : start + size.tokens + 1], attention)
+        found = loss(weights, training[None, start : start + size.tokens + 1], attention, size.head_dim)
         optimizer.zero_grad()
         found.backward()
         norm = torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
@@ -124,19 +91,22 @@ def trained(name: str, seed: int, way: str) -> list[tuple[object, ...]]:
     texts = kept[: len(kept) // (size.tokens + 1) * (size.tokens + 1)].view(-1, 1, size.tokens + 1)[:32]
     with torch.no_grad():
         one = attention_of(size, "one device")
-        held = sum(loss(size, weights, words, one).item() for words in texts) / len(texts)
+        held = sum(loss(weights, words, one, size.head_dim).item() for words in texts) / len(texts)
     rows.append((name, seed, way, size.steps, "held-out loss", held))
     if way == "one device":
-        exact = gradient(size, weights, texts[0], attention_of(size, "exact"))
+        exact = gradient(weights, texts[0], attention_of(size, "exact"), size.head_dim)
         for each in WAYS:
-            off = gradient(size, weights, texts[0], attention_of(size, each)) - exact
+            off = gradient(weights, texts[0], attention_of(size, each), size.head_dim) - exact
             rows.append((name, seed, each, size.steps, "gradient error", (off.norm() / exact.norm()).item()))
     return rows
 
 
 def main(name: str, path: str, first: str = "0", last: str = "4", *ways: str) -> None:
     size, runs = SIZES[name], list(product(range(int(first), int(last) + 1), ways or WAYS))
-    with ProcessPoolExecutor(size.processes) as pool, open(path, "w", newline="", encoding="utf-8") as file:
+    with (
+        ProcessPoolExecutor(size.processes, get_context("spawn")) as pool,
+        open(path, "w", newline="", encoding="utf-8") as file,
+    ):
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         for found in pool.map(trained, [name] * len(runs), *zip(*runs, strict=True)):
