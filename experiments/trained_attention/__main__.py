@@ -40,9 +40,10 @@ Captured = dict[str, Any]
 
 class Size(NamedTuple):
     """A model: batch of sequences of tokens a step. captured: steps before which attention is captured; the last one is
-    after training. worlds: numbers of ranks."""
+    after training. worlds: numbers of ranks; kernels: the first one that is here is used."""
 
     device: str
+    kernels: str
     layers: int
     heads: int
     heads_kv: int
@@ -56,9 +57,9 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "gpu": Size("cuda", 4, 4, 2, 64, 4096, 4, 2e-3, (0, 100, 1000), (4, 16, 64), 5),
-    "cpu": Size("cpu", 2, 4, 2, 32, 512, 4, 3e-3, (0, 30, 300), (4, 16), 3),
-    "tiny": Size("cpu", 1, 2, 1, 16, 64, 2, 3e-3, (0, 2), (2, 4), 2),
+    "gpu": Size("cuda", "flash_attn,torch_flash", 4, 4, 2, 64, 4096, 4, 2e-3, (0, 100, 1000), (4, 16, 64), 5),
+    "cpu": Size("cpu", "eager", 2, 4, 2, 32, 512, 4, 3e-3, (0, 30, 300), (4, 16), 3),
+    "tiny": Size("cpu", "eager", 1, 2, 1, 16, 64, 2, 3e-3, (0, 2), (2, 4), 2),
 }
 
 
@@ -84,12 +85,19 @@ MADE = {
 
 def cases(size: Size) -> list[Case]:
     """Of the kernel run once on all tokens, and of each schedule on each number of ranks."""
-    shape = {"batch": 1, "seqlen": size.tokens, "heads": size.heads, "heads_kv": size.heads_kv}
+    shape = {
+        "batch": 1,
+        "seqlen": size.tokens,
+        **{key: getattr(size, key) for key in ("heads", "heads_kv", "head_dim")},
+    }
     words = [f"variant=[single_device,{','.join(VARIANTS)}]", f"world_size={[1, *size.worlds]}".replace(" ", "")]
-    words += [f"device={size.device}", "dtype=bfloat16", f"problem.head_dim={size.head_dim}"]
+    words += [f"kernel.auto.candidates=[{size.kernels}]", f"device={size.device}", "dtype=bfloat16"]
     words += [f"problem.{key}={value}" for key, value in shape.items()]
     plans = plan(read_settled(resolved(compose(*words), keys_of(words))), None)
-    return [each.case for each in plans if (each.case.variant.name == "single_device") == (each.case.world_size == 1)]
+    wanted = [each for each in plans if (each.case.variant.name == "single_device") == (each.case.world_size == 1)]
+    if reasons := {each.unsupported for each in wanted if each.unsupported}:
+        raise SystemExit("\n".join(reasons))
+    return [each.case for each in wanted]
 
 
 def corpus() -> tuple[Tensor, Tensor]:

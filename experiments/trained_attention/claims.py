@@ -46,20 +46,24 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 def with_ratios(results: pd.DataFrame) -> pd.DataFrame:
     """The rows of the most ranks, with `what`: the inputs, of trained ones when; x: all ranks, over single device's;
-    x_row: the worst row's error over that of single device's worst row; x_floor: all ranks."""
+    x_row, x_999: the error of the worst row, and of the row that 99.9% are better than, over single device's; x_floor:
+    all ranks."""
     rows = results[(results["variant"].fillna("") != "") & (results["world_size"] == results["world_size"].max())]
     first, last = rows.loc[rows["step"] >= 0, "step"].min(), rows["step"].max()
     when = rows["step"].map(lambda step: {first: ", first", last: ", last"}.get(step, "" if step < 0 else f", {step}"))
     return rows.assign(
         what=rows["inputs"] + when, x=rows["error_rel"] / rows["single_device_rel"],
         x_row=rows["row_worst"] / rows["single_device_row_worst"], x_floor=rows["error_rel"] / rows["floor_rel"],
+        x_999=rows["row_999"] / rows["single_device_row_999"],
     )  # fmt: skip
 
 
 def by_seed(results: pd.DataFrame) -> pd.DataFrame:
     """The mean over layers: indexed by KEYS and the seed."""
     rows = with_ratios(results)
-    return rows.groupby([*KEYS, "seed"])[["x", "x_worst_rank", "x_row", "x_floor", "row_worst"]].mean()
+    return rows.groupby([*KEYS, "seed"])[
+        ["x", "x_worst_rank", "x_row", "x_999", "x_floor", "row_worst", "row_999"]
+    ].mean()
 
 
 def averaged(results: pd.DataFrame) -> pd.DataFrame:

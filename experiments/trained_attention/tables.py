@@ -10,7 +10,7 @@ from experiments.published import Tables, markdown
 
 CLAIMS = runpy.run_path(str(Path(__file__).with_name("claims.py")))
 NAME = "trained_attention/gpu.csv.gz"
-BLOCKS = ("state", "growth", "inputs", "errors", "rows", "claims")
+BLOCKS = ("state", "growth", "inputs", "errors", "floors", "rows", "worst_rows", "claims")
 ORDER = ("Gaussian", "sink", "heavy channels", "sink, heavy channels", "outliers")
 TENSORS = ("out", "dq", "dk", "dv")
 
@@ -27,8 +27,6 @@ def of(rows: pd.DataFrame) -> dict[str, str]:
     losses = rows[rows["inputs"] == "trained"].groupby("step")["loss"].mean()
     kernel, device = rows["kernel"].dropna().iloc[0], rows["device"].iloc[0]
     shown = _texts(found, "x_worst_rank").str.cat(found["x"].groupby(CLAIMS["KEYS"]).mean().map(" ({:.2f})".format))
-    worst = found.assign(percent=100 * found["row_worst"])
-    row = _texts(worst, "percent").str.cat(_texts(worst, "x_row").map(" ({})".format))
     te = found["x_worst_rank"].groupby(CLAIMS["KEYS"]).mean()
     at = {what: te.loc[what, "te_p2p", most, "out"] for what in ("Gaussian", "trained, first", "trained, last")}
     judged = CLAIMS["claims"](rows)
@@ -39,7 +37,9 @@ def of(rows: pd.DataFrame) -> dict[str, str]:
         f" {at['trained, first']:.1f} before, {at['Gaussian']:.1f} on Gaussian inputs",
         "inputs": _inputs(rows),
         "errors": _table(shown, ("ring", "zigzag", "llama3", "te_p2p"), TENSORS),
-        "rows": _table(row, ("ring", "llama3", "te_p2p"), TENSORS),
+        "floors": _table(_texts(found, "x_floor"), ("ring", "te_p2p"), TENSORS),
+        "rows": _table(_rows(found, "999"), ("ring", "te_p2p"), TENSORS),
+        "worst_rows": _table(_rows(found, "worst"), ("ring", "te_p2p"), TENSORS),
         "claims": "\n".join(f"- {each.line}" for each in judged),
     }  # fmt: skip
 
@@ -49,6 +49,12 @@ def _texts(found: pd.DataFrame, column: str) -> "pd.Series[str]":
     seeds = found[column].groupby(CLAIMS["KEYS"]).agg(["mean", "std", "count"])
     half = stdtrit((seeds["count"] - 1).clip(lower=1), 0.975) * seeds["std"] / seeds["count"] ** 0.5
     return seeds["mean"].map("{:.2f}".format) + half.map(" ± {:.2f}".format)
+
+
+def _rows(found: pd.DataFrame, at: str) -> "pd.Series[str]":
+    """A row's error in percent, and over single device's."""
+    ratio = _texts(found, "x_row" if at == "worst" else f"x_{at}")
+    return _texts(found.assign(percent=100 * found[f"row_{at}"]), "percent").str.cat(ratio.map(" ({})".format))
 
 
 def _columns(names: object) -> list[str]:
