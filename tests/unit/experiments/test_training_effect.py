@@ -16,7 +16,7 @@ from accuracy.core.paths import EXPERIMENTS
 from accuracy.inputs.drawing import NAMES
 from accuracy.runtime.sharding import joined
 from experiments.depth.attention import Attention
-from experiments.training_effect import __main__ as script
+from experiments.training_effect import train as script
 from tests.contract.package.driving import case_of, missing, results_of
 from tests.real_ranks import RealRanks
 
