@@ -63,15 +63,16 @@ def serve(task: Task, ranks: Ranks, pending: Sequence[Any]) -> Iterator[None]:
 
 
 class RealRanks:
-    """sizes: of the worlds to come; backend: gloo or nccl; timeout: seconds that a case may take."""
+    """sizes: of the worlds to come; backend: gloo or nccl; timeout: seconds that a case may take; shared: the sizes
+    whose ranks share a GPU."""
 
-    def __init__(self, sizes: Sequence[int], backend: str, timeout: float) -> None:
+    def __init__(self, sizes: Sequence[int], backend: str, timeout: float, shared: Sequence[int] = ()) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="accuracy-test-")
         self.path = Path(self.folder.name)
         self.number, self.sizes = 0, tuple(sizes)
         cases: Any = Inbox(self.path)
         threads = torch.get_num_threads()
-        task = Task(cases, pipeline(), self.path, backend, sizes, timeout, threads)
+        task = Task(cases, pipeline(), self.path, backend, sizes, timeout, threads, shared=shared)
         self.agent = Agent(task, [], self.path, serve)
         self.thread = threading.Thread(target=self.agent.run, daemon=True)
         self.thread.start()

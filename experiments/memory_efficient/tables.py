@@ -37,8 +37,9 @@ def blocks(tables: Tables) -> dict[str, str]:
 def _uniform(rows: pd.DataFrame) -> str:
     rows = chosen(rows, inputs_options=INPUTS["torch.rand"])
     coarse = rows["kernel_options"].str.contains("tf32=True")
-    fine, wide = (_short(each["error_max"].max()) for each in (rows[~coarse], rows[coarse]))
-    return f"{fine} in float32, {wide} with TF32"
+    own = rows["kernel"] == "torch_efficient"
+    kernel, plain, wide = (_short(each["error_max"].max()) for each in (rows[own], rows[~own & ~coarse], rows[coarse]))
+    return f"{kernel} in torch's kernel, {plain} in plain float32 products, {wide} in TF32"
 
 
 def _errors(rows: pd.DataFrame) -> str:

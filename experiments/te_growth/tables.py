@@ -29,6 +29,8 @@ def blocks(tables: Tables) -> dict[str, str]:
     a2a = chosen(rows, variant="te_a2a", rank=-1, tensor=TENSORS, world_size=SIZES)
     a2a = a2a.groupby(["dtype", "tensor", "world_size"])["x_single_device"].mean()
     float32 = _largest(ring[ALL], "dq", "dk", "dv")
+    whole = chosen(rows, variant="te_p2p", precision="", dtype="bfloat16", tensor="out", rank=ALL_RANKS)
+    whole = whole.groupby("world_size")["x_single_device"].mean()
     ended = span(written.stack())
     growth = [
         ("te_p2p", "out", *cells(ring["", "out"], SIZES)),
@@ -52,6 +54,7 @@ def blocks(tables: Tables) -> dict[str, str]:
     return {
         "grows": f"out has {ring['', 'out', 64]:.1f} times single device's error at 64 ranks and"
         f" {ring['', 'out', 256]:.1f} times at 256 ranks",
+        "together": f"{whole[64]:.1f} and {whole[256]:.1f} times over all ranks together",
         "cases": f"{chosen(rows, status='ok')['case_id'].nunique()} measured cases",
         "growth": markdown(("", "tensor", "W = 2", *SIZES[1:]), growth),
         "remedies": markdown(("kept in float32", "tensor", *FEW), remedies),

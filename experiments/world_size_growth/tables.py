@@ -38,6 +38,7 @@ def blocks(tables: Tables) -> dict[str, str]:
         "merging": f"{merging[2]:.2f} at 2 ranks and {merging[64]:.2f} at 64",
         "rank_0": f"{squares[0] / squares.sum():.0%} of out's squared error at 8 ranks",
         "exponent": f"{fastest:.2f}",
+        "together": f"from {every['bfloat16', 'ring', 'out', 2]:.2f} times at 2 ranks to {every['bfloat16', 'ring', 'out', 64]:.2f} at 64",
         "law": f"fitted exponent {_exponent(sums):.2f}",
         "late": f"{steps.iloc[0]:.2f} and {steps.iloc[1]:.2f} per doubling",
         "llama3": f"{worst['llama3'].max():.1f} times on the worst rank",

@@ -1,7 +1,6 @@
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import check_jsonschema
