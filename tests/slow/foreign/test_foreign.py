@@ -157,6 +157,28 @@ def test_a_case_that_is_wrong_once_is_no_condition(few_grids: None) -> None:
     assert found.sentence.startswith("out differs from run to run")
 
 
+@pytest.mark.parametrize("few_grids", [("shape_window",)], indirect=True)
+@pytest.mark.parametrize(("more", "counts"), [(0, "either side"), (-1, "its own among"), (2, None)])
+def test_a_window_that_is_a_number_may_count_the_query_s_own_key_or_not(
+    more: int, counts: str | None, few_grids: None
+) -> None:
+    """A sum of two too many is neither."""
+
+    def windowed(q: Any, k: Any, v: Any, *, causal: bool, softmax_scale: float, window_size: int | None = None) -> Any:
+        k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k, v))
+        behind = torch.arange(q.shape[1])[:, None] - torch.arange(k.shape[1])
+        hidden = (behind < 0) & causal
+        if window_size is not None:
+            hidden |= behind > window_size + more
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
+        return torch.einsum("bhqk,bkhd->bqhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
+
+    found = accuracy.diagnose(windowed, device="cpu", dtype=["float32", "float64"])
+    assert "window=10" in " ".join(found.results["mask"])
+    assert found.is_bug == (counts is None), found.sentence
+    assert any((counts or "either side") in line for line in found.evidence)
+
+
 @pytest.mark.parametrize("few_grids", [("shape_window", "shape_dims")], indirect=True)
 def test_a_window_that_is_wrong_in_bfloat16_alone_is_named_with_no_other_condition(few_grids: None) -> None:
     def short(q: Any, k: Any, v: Any, *, causal: bool, softmax_scale: float, window_size: Any = (-1, -1)) -> Any:
