@@ -157,6 +157,20 @@ def test_a_case_that_is_wrong_once_is_no_condition(few_grids: None) -> None:
     assert found.sentence.startswith("out differs from run to run")
 
 
+def test_scores_in_16_bits_of_few_queries_and_33_000_keys_round_and_another_scale_is_found() -> None:
+    """Weights are below float16's least normal number, 32 rows scatter, and scores that spread by 1.4 move further."""
+
+    def scaled(q: Any, k: Any, v: Any, *, softmax_scale: float, **how: Any) -> Any:
+        return functions.softmax_in_float32(q, k, v, softmax_scale=1.05 * softmax_scale, **how)
+
+    how: dict[str, Any] = {"seqlen": 33_000, "seqlen_q": 8, "mask": "full", "heads": 4, "heads_kv": 2, "head_dim": 32}
+    short = {"healthy": functions.softmax_in_float32, "scaled": scaled}
+    rows = accuracy.measure(short, layout="bhsd", dtype="float16", device="cpu", softmax_scale=0.25, **how)
+    wrong = verdicts(rows).query(f"label in {BUGS}")
+    assert {*wrong["variant"]} == {"scaled"}
+    assert (rows.query("variant == 'healthy' and tensor == 'out' and rank == -1")["error_rel"] > 4 * 2.1e-4).all()
+
+
 @pytest.mark.parametrize("few_grids", [("shape_window",)], indirect=True)
 @pytest.mark.parametrize(("more", "counts"), [(0, "either side"), (-1, "its own among"), (2, None)])
 def test_a_window_that_is_a_number_may_count_the_query_s_own_key_or_not(
