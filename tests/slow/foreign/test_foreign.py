@@ -53,6 +53,9 @@ def returning(make: Any) -> Any:
     return lambda q, k, v, **how: make(*eager(q, k, v, **how))
 
 
+FINE = ("float32", "float64")
+
+
 RETURNED = {
     "None, expected out or (out, lse)": lambda out, lse: None,
     "3 values, expected out or (out, lse)": lambda out, lse: (out, lse, None),
@@ -155,6 +158,24 @@ def test_a_case_that_is_wrong_once_is_no_condition(few_grids: None) -> None:
     found = accuracy.diagnose(first_call, device="cpu")
     assert (found.is_bug, "mask=full" in found.sentence) == (True, False), found.sentence
     assert found.sentence.startswith("out differs from run to run")
+
+
+@pytest.mark.parametrize("few_grids", [("shape_shifted",)], indirect=True)
+def test_float32_inside_is_a_fact_on_all_inputs_in_float64_and_hides_no_fault(few_grids: None) -> None:
+    """Codes add up to more than a rounding, tied inputs cancel, and scores below -10 are no matter of precision."""
+
+    def clamped(q: Any, k: Any, v: Any, *, causal: bool, softmax_scale: float) -> Any:
+        k, v = (x.float().repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
+        scores = (torch.einsum("bqhd,bkhd->bhqk", q.float(), k) * softmax_scale).clamp(min=-10)
+        scores = functions.visible(scores) if causal else scores
+        return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v).to(q.dtype)
+
+    right, wrong = (
+        accuracy.diagnose(fn, device="cpu", dtype=["float32", "float64"], world_size=1) for fn in (eager_out, clamped)
+    )
+    assert (right.label, right.is_bug) == (ROUNDING, False), right.sentence
+    assert {*wrong.verdicts.query("tensor == 'out' and seqlen == 192 and label == 'logic'")["dtype"]} == {*FINE}
+    assert not (wrong.verdicts["finding"] == "index_value").any()
 
 
 def test_scores_in_16_bits_of_few_queries_and_33_000_keys_round_and_another_scale_is_found() -> None:
