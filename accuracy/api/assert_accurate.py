@@ -60,8 +60,7 @@ def assert_accurate(
     tokens or more, 8 heads over 2 of 64. fn runs with the arithmetic switches that the process has.
 
     arithmetic: what the products of a float32 case may be in. `float32`; `tf32`; None: as `tf32`, and a UserWarning
-    says so where a function is found to compute in it. Under torchrun a function is held to float32 unless `tf32` is
-    given.
+    says so where a function is found to compute in it.
 
     Errors are compared with those of a single-device kernel, on a CPU one that sums in float32. Torch's own CPU kernel
     sums dk and dv in 16 bits: a function with its bits of out and dq is compared with it, and warned of. A tensor that

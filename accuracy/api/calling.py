@@ -18,7 +18,16 @@ from accuracy.api.returned import as_tensor, results
 from accuracy.api.score_mod import folded
 from accuracy.core.errors import ConfigError, one_line
 from accuracy.live.functions import known
-from accuracy.runtime.arguments import NAMES, OF_KEYS, mask_names, parameters, plain, takes_any_word
+from accuracy.runtime.arguments import (
+    NAMES,
+    OF_KEYS,
+    mask_names,
+    parameters,
+    plain,
+    takes_any_word,
+    window_forms,
+    window_told,
+)
 from accuracy.runtime.layout import PACKED, canonical
 
 BORDERS = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
@@ -154,7 +163,7 @@ def untold(fn: Callable[..., Any], how: Mapping[str, Any]) -> list[str]:
     """Return which words of `how` a function has no parameter for."""
     known = parameters(fn) or {}
     names: dict[str, tuple[str, ...]] = NAMES | dict.fromkeys(BORDERS, NAMES["cu_seqlens"])
-    names |= {"window": ("window", "window_size"), "mask_mod": ("mask_mod", "block_mask")}
+    names |= {"mask_mod": ("mask_mod", "block_mask")}
     told = [word for word in how if word != "dlse" and not {*names.get(word, (word,))} & {*known}]
     return [] if takes_any_word(known) else told
 
@@ -198,8 +207,8 @@ def _words(fn: Callable[..., Any], q: Tensor, k: Tensor, how: Mapping[str, Any],
     of_queries, of_keys = borders
     if of_queries:
         told |= _packed(of_queries, q.device)
-    if "window" in told and isinstance(getattr(known.get("window_size"), "default", None), tuple):
-        told["window_size"] = told["window"], 0 if told.get("causal") else told["window"]
+    if told.get("window") is not None and (form := window_forms(known)[:1]):
+        told["window"] = window_told(form[0], told["window"], bool(told.get("causal")))
     values = {"causal": False, "softmax_scale": q.shape[-1] ** -0.5, "group": None, **told}
     masks = mask_names(known, is_bias(told.get("attn_mask")))
     every = NAMES | {"attn_mask": tuple(masks[:1])}

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +20,7 @@ from accuracy.config.read import Configuration
 from accuracy.core import plugins
 from accuracy.core.errors import OF_PROBLEM, entry
 from accuracy.execute import run as runs
-from accuracy.execute.ask import with_answers
+from accuracy.execute.ask import measured_here, planned, with_answers
 from accuracy.execute.dispatch import Launched, task_of
 from accuracy.execute.folder import opened
 from accuracy.execute.plan import Planned, plan, ranks_here
@@ -105,7 +106,8 @@ def execute(
         arithmetic.computing_with(configuration.threads, device),
         TemporaryDirectory(prefix="accuracy-") if output_dir is None else nullcontext(output_dir) as folder,
     ):
-        configuration, refused = with_answers(configuration, config) if shared is None else (configuration, [])
+        ask = partial(measured_here, config=config) if shared is None else partial(_asked_on, shared, config)
+        configuration, refused = with_answers(configuration, ask)
         ranks = ranks_here(configuration) if shared is None else shared.size()
         own = None if shared is None else caller.with_own_gpu(shared)
         plans = plan(configuration, devices.free_bytes(device), ranks, own)
@@ -156,6 +158,12 @@ def _on_callers_ranks(
             rank_loop.follow(task, ranks)
             return caller.share_tables([pd.DataFrame()] * (1 + len(SIDE)), ranks)
         return caller.share_tables(_measured(configuration, config, plans, folder, Launched(ranks, task)), ranks)
+
+
+def _asked_on(group: dist.ProcessGroup, config: Mapping[str, Any], tiny: Configuration) -> pd.DataFrame:
+    """Return on each of the caller's processes the table of a run that is not kept."""
+    with TemporaryDirectory(prefix="accuracy-") as folder:
+        return _on_callers_ranks(tiny, config, planned(tiny), Path(folder), group)[0]
 
 
 SIDE = ("steps", "hypotheses", "boundaries", "places")

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,7 @@ def _carry_out(
     """Plan; as this process's part of it measure what is planned, and report; the exit status."""
     from accuracy.cli import plan_text
     from accuracy.execute import run
-    from accuracy.execute.ask import with_answers
+    from accuracy.execute.ask import measured_here, with_answers
     from accuracy.execute.dispatch import fitting_workers
     from accuracy.execute.folder import make_writable, opened
     from accuracy.execute.plan import plan, ranks_here
@@ -63,8 +64,9 @@ def _carry_out(
     if not gc.isenabled():  # `run.command`: what stays is imported
         gc.freeze()
         gc.enable()
-    asked = launch is None and not configuration.dry_run
-    configuration, refused = with_answers(configuration, config) if asked else (configuration, [])
+    refused: list[Planned] = []
+    if launch is None and not configuration.dry_run:
+        configuration, refused = with_answers(configuration, partial(measured_here, config=config))
     ranks = ranks_here(configuration) if launch is None else launch.size
     plans = plan(configuration, free, ranks, _with_own_gpu(configuration, launch)) + refused
     configuration = replace(configuration, workers=fitting_workers(configuration, plans, free))

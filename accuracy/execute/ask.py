@@ -8,10 +8,12 @@ A tensor core's arithmetic is a fact, and no fault: products in TF32 have an err
 Where each row of out is one row of v (inputs `copied`), out shows what v was rounded to: TF32 keeps 11 bits of each
 value, cut off or to the nearest, whatever its exponent, where float16 loses values that are small or large; several
 products of 16-bit parts keep about 16 or 20 bits. The function's cases are then held to that (`arithmetic`).
+A window that is told as a number is that of the keys behind a query's own, or of all that the query sees. Both are
+usual, so the function is called with both, and held to the one in which it is right (`window`).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,16 +23,20 @@ import pandas as pd
 
 from accuracy.config.read import Configuration
 from accuracy.config.resolve import EVERYWHERE
-from accuracy.core.case import Part, Problem, Variant
+from accuracy.core.case import Part, Problem, Variant, options_text
 from accuracy.core.dtype import ARITHMETIC, EIGHT_BITS, FORMATS, rounding_band
+from accuracy.core.plugins import load_function
 from accuracy.core.sharding import lengths_of, parts_of
 from accuracy.execute import run, shapes
 from accuracy.execute.folder import opened
 from accuracy.execute.plan import Planned, plan
 from accuracy.results import table
 from accuracy.results.table import ALL_RANKS, NOT_TAKEN, OK
+from accuracy.runtime.arguments import parameters, window_forms
 from accuracy.verdict.floor import LEVEL
 
+Ask = Callable[[Configuration], pd.DataFrame]
+Answered = tuple[Configuration, list[Planned]]
 SEQLEN, HEADS, HEAD_DIM = 128, 2, 64
 """A shape that kernels with a least tile take, too."""
 SECONDS = 60.0
@@ -48,33 +54,32 @@ numbers, 2.7, are 0.006 of an entry, root mean square, and as much of the scores
 LARGEST, MOST_GAIN = 6.0, 0.25
 """The largest of v's values, over their root mean square: no element is farther off than a rounding of that one, as a
 few wrong rows are. What rounding shifts the whole by, over its error: a factor is all of its error."""
+WINDOW, MOST_OF_WINDOW = 10, 0.05
+"""Keys on either side; the error of out that rounding to bfloat16 stays below, where one key of eleven makes 0.3."""
 ONE_WAY = 0.5
 """Mean of the error over its root mean square: 0.87 where digits are cut off, 0 where they are rounded."""
 
 
-def with_answers(configuration: Configuration, config: Mapping[str, Any]) -> tuple[Configuration, list[Planned]]:
+def with_answers(configuration: Configuration, ask: Ask) -> Answered:
     """Return the configuration with what its functions answered, and the cases that they refused.
 
     Functions say what they compute in; further grids have dtypes and shapes that they take, where nobody gave any. With
     float32 taken, a further grid keeps those of its dtypes that are; else it gets all that are: one dtype alone has
     none beside it that tells rounding from a fault. Nothing is asked where the grids are what their author wrote, or
-    where a variant is none of a user's functions.
-
-    Args:
-        configuration: of the run.
-        config: the composed configuration, which a run records.
+    where a variant is none of a user's functions. ask: measures a configuration; `measured_here`, or launched ranks.
     """
     functions = configuration.variants and all(dict(each.options).get("fn") for each in configuration.variants)
     wanted = configuration.also or "float32" in configuration.dtypes
     if not (functions and wanted and configuration.given_keys == EVERYWHERE) or configuration.paths_a:
         return configuration, []
+    configuration = _with_windows(configuration, ask)
     tiny = _tiny(configuration)
     hardest = _hardest(tiny) if configuration.also else []
-    rows, hard = _first_answers(tiny, config, hardest)
+    rows, hard = _first_answers(tiny, ask, hardest)
     if not _taken(tiny, rows) and not {"problem", "problem.mask"} & {*configuration.given}:
         other = shapes.MASKS[tiny.problems[0].mask == shapes.MASKS[0]]
         tiny = replace(tiny, problems=(replace(tiny.problems[0], mask=other),))
-        rows, _ = _first_answers(tiny, config)
+        rows, _ = _first_answers(tiny, ask)
     configuration = _with_arithmetic(configuration, rows)
     taken = _taken(configuration, rows)
     if not taken or not configuration.also:
@@ -82,9 +87,9 @@ def with_answers(configuration: Configuration, config: Mapping[str, Any]) -> tup
     refused: list[Planned] = []
     tiny = replace(tiny, variants=configuration.variants, dtypes=taken[:1])
     if not {*hard["dtype"]} <= {*taken}:
-        hard = _rows(replace(tiny, problems=tuple(hardest)), config)
+        hard = ask(replace(tiny, problems=tuple(hardest)))
     if _failed(hard):
-        configuration, refused = _in_shapes_taken(configuration, tiny, config)
+        configuration, refused = _in_shapes_taken(configuration, tiny, ask)
     in_tf32 = any(dict(each.options).get("arithmetic") in TF32 for each in configuration.variants)
     if in_tf32 and {"float16"} <= {*taken} and "float64" not in taken:
         taken = tuple(each for each in taken if each != "float32")  # float16 has as many digits, and float32 sums
@@ -94,18 +99,15 @@ def with_answers(configuration: Configuration, config: Mapping[str, Any]) -> tup
     return configuration, refused
 
 
-def _in_shapes_taken(
-    configuration: Configuration, tiny: Configuration, config: Mapping[str, Any]
-) -> tuple[Configuration, list[Planned]]:
+def _in_shapes_taken(configuration: Configuration, tiny: Configuration, ask: Ask) -> Answered:
     """Return the configuration in shapes that its functions take, and the cases that they refused."""
-    base, given = tiny.problems[0], shapes.given_of(configuration)
-    asked = shapes.questions(base, given, _parts(tiny.variants, tiny.world_sizes[0]))
+    base, parts = tiny.problems[0], _parts(tiny.variants, tiny.world_sizes[0])
+    asked = shapes.questions(base, shapes.given_of(configuration), parts)
     several = replace(tiny, problems=tuple(asked.values()))
-    rows = _rows(several, config)
-    failed = _failed(rows)
+    failed = _failed(ask(several))
     names = {problem: question for question, problem in asked.items()}
     refused = []
-    for each in plan(several, None, tiny.world_sizes[0]):
+    for each in planned(several):
         if each.case.id in failed:
             reason = f"{NOT_TAKEN}{names[each.case.problem]} ({failed[each.case.id]})"
             refused.append(replace(each, unsupported=reason))
@@ -170,16 +172,51 @@ def _with_arithmetic(configuration: Configuration, rows: pd.DataFrame) -> Config
     found = {fn: arithmetic_of(own) for fn, own in rows.groupby("variant")}
 
     def known(each: Variant) -> Variant:
-        options = dict(each.options)
-        said, shown = options.get("arithmetic"), found.get(each.name)
+        said, shown = dict(each.options).get("arithmetic"), found.get(each.name)
         if not shown or (said and not (said in TF32 and shown in TF32)):
             return each
-        return replace(each, options=tuple(sorted({**options, "arithmetic": shown}.items())))
+        return _with_option(each, "arithmetic", shown)
 
-    def with_known(grid: Configuration) -> Configuration:
-        return replace(grid, variants=tuple(map(known, grid.variants)), also=tuple(map(with_known, grid.also)))
+    return _with_each(configuration, known) if any(found.values()) else configuration
 
-    return with_known(configuration) if any(found.values()) else configuration
+
+def _with_option(variant: Variant, name: str, value: str) -> Variant:
+    return replace(variant, options=tuple(sorted({**dict(variant.options), name: value}.items())))
+
+
+def _with_each(grid: Configuration, known: Callable[[Variant], Variant]) -> Configuration:
+    """Return the configuration, its further grids too, with what is known of each variant."""
+    also = tuple(_with_each(each, known) for each in grid.also)
+    return replace(grid, variants=tuple(map(known, grid.variants)), also=also)
+
+
+def _with_windows(configuration: Configuration, ask: Ask) -> Configuration:
+    """Return the configuration with how each of its functions is told a window, where its signature leaves that open;
+    one that refuses every form is asked nothing with a window."""
+    forms = {each: found for each in configuration.variants if len(found := _window_forms(each)) > 1}
+    masks = {each.mask for grid in (configuration, *configuration.also) for each in grid.problems if each.window}
+    if not forms or not masks:
+        return configuration
+    tiny = _tiny(configuration)
+    one = replace(tiny.problems[0], window=tiny.problems[0].window or WINDOW)
+    asked = tuple(replace(one, mask=mask) for mask in sorted(masks))
+    every = tuple(_with_option(each, "window", form) for each, found in forms.items() for form in found)
+    rows = ask(replace(tiny, variants=every, problems=asked))
+    rows = rows[(rows["tensor"] == "out") & (rows["rank"] == ALL_RANKS) & (rows["status"] == OK)]
+    least = rows.groupby("options")["error_rel"].min()
+
+    def known(each: Variant) -> Variant:
+        told = [_with_option(each, "window", form) for form in forms.get(each, ())]
+        taken = [each for each in told if options_text(each.options) in least]
+        right = [each for each in taken if least[options_text(each.options)] < MOST_OF_WINDOW]
+        return next(iter(right + taken), _with_option(each, "window", "none")) if told else each
+
+    return _with_each(configuration, known)
+
+
+def _window_forms(variant: Variant) -> tuple[str, ...]:
+    options = dict(variant.options)
+    return () if options.get("window") else window_forms(parameters(load_function(str(options["fn"])).function) or {})
 
 
 def _of_grid(grid: Configuration, taken: tuple[str, ...]) -> tuple[str, ...]:
@@ -208,7 +245,6 @@ def _tiny(configuration: Configuration) -> Configuration:
     return replace(
         configuration, also=(), seeds=configuration.seeds[:1], world_sizes=(size,), observers=(), report=False,
         paths_b=(), inputs=(_inputs("gaussian", std=1.0),), unusable="record", problems=(main,),
-        case_seconds=min(SECONDS, configuration.case_seconds),
     )  # fmt: skip
 
 
@@ -218,7 +254,7 @@ def _parts(variants: Sequence[Variant], size: int) -> int:
 
 
 def _first_answers(
-    tiny: Configuration, config: Mapping[str, Any], problems: Sequence[Problem] = ()
+    tiny: Configuration, ask: Ask, problems: Sequence[Problem] = ()
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the table of Gaussian inputs and of those that show what v, q and k are rounded to; and that of further
     problems, in one dtype. All is one run: ranks start once for it."""
@@ -229,9 +265,8 @@ def _first_answers(
         dtype = MOSTLY_TAKEN if MOSTLY_TAKEN in tiny.dtypes else tiny.dtypes[0]
         also.append(replace(tiny, problems=tuple(problems), dtypes=(dtype,)))
     asked = replace(tiny, also=tuple(also))
-    rows = _rows(asked, config)
-    further = {each.case.id for each in plan(asked, None, tiny.world_sizes[0]) if each.case.problem in problems}
-    is_further = rows["case_id"].isin(further)
+    rows = ask(asked)
+    is_further = rows["case_id"].isin({each.case.id for each in planned(asked) if each.case.problem in problems})
     return rows[~is_further], rows[is_further]
 
 
@@ -243,10 +278,16 @@ def _hardest(tiny: Configuration) -> list[Problem]:
     return [each for each in problems if each not in tiny.problems]
 
 
-def _rows(tiny: Configuration, config: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the table of a run of its own, which is not kept."""
+def planned(tiny: Configuration) -> list[Planned]:
+    """Return the cases in which a function is asked."""
+    return plan(tiny, None, tiny.world_sizes[0])
+
+
+def measured_here(tiny: Configuration, config: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the table of a run of its own, which is not kept. config: what a run records."""
+    tiny = replace(tiny, case_seconds=min(SECONDS, tiny.case_seconds))
     with TemporaryDirectory(prefix="accuracy-") as folder:
-        plans = plan(tiny, None, tiny.world_sizes[0])
+        plans = planned(tiny)
         with opened(Path(folder), tiny.device):
             outcome = run.execute(tiny, config, plans, Path(folder), ["(asked)"], quiet=True)
         if outcome.interrupted:

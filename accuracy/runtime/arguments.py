@@ -12,6 +12,7 @@ NAMES = {
     "grouped": ("enable_gqa",),
     "sinks": ("sinks", "s_aux", "sink", "learnable_sink"),
     "attn_mask": ("attn_mask", "attn_bias", "bias", "mask"),
+    "window": ("window_size", "window", "sliding_window"),
     "cu_seqlens": ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_kv"),
     "max_seqlen": ("max_seqlen", "max_seqlen_q", "max_seqlen_k", "max_seqlen_kv"),
 }
@@ -28,6 +29,8 @@ OPTIONAL = ("causal", "softmax_scale", "group", "grouped")
 """A function without the first has one mask, one without the second scales by D^-0.5."""
 OF_PROBLEMS = ("sinks", "attn_mask")
 """A function gets these only where the problem has sinks, or a mask of the caller's."""
+WINDOWS = ("behind", "keys", "pair")
+"""How a function is told a window: the keys on either side of a query's own, all that it sees, or a pair."""
 MODULE = "torch.nn.modules.module", "Module"
 
 
@@ -87,6 +90,22 @@ def names(fn: Callable[..., Any], word: str) -> bool:
 def by_slices(fn: Callable[..., Any]) -> bool:
     """Return whether a rank of a function has a slice of packed sequences, and not a part of each."""
     return OF_SLICES[0] in (parameters(fn) or {})
+
+
+def window_forms(known: Mapping[str, inspect.Parameter]) -> tuple[str, ...]:
+    """Return in which of `WINDOWS` a function with these parameters may want a window; empty: it takes none."""
+    name = next((each for each in NAMES["window"] if each in known), "")
+    default = known[name].default if name else ()
+    if name == "sliding_window":  # of transformers
+        return WINDOWS[1:2]
+    if isinstance(default, tuple):
+        return WINDOWS[2:] if name else ()
+    return WINDOWS if default is None or type(default) is int else ()
+
+
+def window_told(form: str, window: int, causal: bool) -> int | tuple[int, int]:
+    """Return a window as a function takes it."""
+    return (window, 0 if causal else window) if form == "pair" else window + (form == "keys")
 
 
 def mask_names(known: Mapping[str, Any], is_bias: bool) -> list[str]:

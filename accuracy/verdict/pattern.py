@@ -210,9 +210,8 @@ def _conditions(judged: pd.DataFrame, wrong: pd.DataFrame, asked: "pd.Series[boo
     ones and no right one have, or how many are wrong and measured, and one of them.
 
     Right is a problem that was measured as the wrong ones were, asked: on inputs that show it, in a dtype and on a
-    number of ranks that are wrong, and in which each of the wrong tensors is healthy there. One token has a weight of
-    1 whatever is done to it: it shows no fault, and is none.
-    """
+    number of ranks that are wrong (in 16 bits, where a few rows' fault is below rounding, only if no finer one is), and
+    in which each of the wrong tensors is healthy there. One token has weight 1 whatever is done to it: it is none."""
     bugs = judged[judged["label"] == wrong["label"].iloc[0]]
     bad = judged["_problem"].isin(bugs["_problem"])
     of_tensors = judged["tensor"].isin(wrong["tensor"])
@@ -223,7 +222,8 @@ def _conditions(judged: pd.DataFrame, wrong: pd.DataFrame, asked: "pd.Series[boo
     at_sizes = {"sizes_wrong": _integers(sizes_wrong), "sizes_right": _integers(sizes_right)}
     if sizes := () if bad.iloc[0] else _sizes_alone(judged, bugs, bad):
         return {"settings": (tuple(f"world_size={size}" for size in sizes),)}
-    alike = asked & of_tensors & judged["dtype"].isin(bugs["dtype"]) & judged["world_size"].isin(bugs["world_size"])
+    dtypes = {name for name in bugs["dtype"] if DTYPES[name].bytes > 2} or {*bugs["dtype"]}
+    alike = asked & of_tensors & judged["dtype"].isin(dtypes) & judged["world_size"].isin(bugs["world_size"])
     ill = judged["_problem"].isin(judged.loc[of_tensors & ~judged["_healthy"], "_problem"])
     right = judged["_problem"].isin(judged.loc[alike, "_problem"]) & ~ill & ~bad & (judged["seqlen"] > 1)
     judged, bad = judged[bad | right], bad[bad | right]

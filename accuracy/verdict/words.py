@@ -27,6 +27,7 @@ CHANGES = {
 }
 TIED = ", but for a bias on tied inputs, where equal values round alike in 16 bits (weights, or heads' dk and dv)"
 KEPT_SUM = "; the sum over keys is kept in 16 bits, whose error grows with the length: {}"
+WINDOWS = {"behind": "on either side of a query's own", "keys": "that a query sees, its own among them"}
 _RUNS = ", in {runs:.0f} runs, on ranks {ranks}"
 FINDINGS = {  # by the kind of a finding, with its numbers, its tensor and its dtype
     **{kind: f"{_DIFFER}{_RUNS if change else ''}{change}" for kind, change in CHANGES.items()},
@@ -242,6 +243,7 @@ def evidence(facts: "Facts") -> Iterator[str]:
         yield from [f"Beside that it computes {facts.arithmetic}."] if facts.arithmetic else []
     yield from (f"Not measured on {size} ranks: {reason}." for size, reason in facts.missing_sizes.items())
     yield from (f"Not measured in {', '.join(dtypes)}: {reason}." for reason, dtypes in facts.unmeasured.items())
+    yield from [f"It takes a window as the keys {WINDOWS[facts.window]}."] if facts.window in WINDOWS else []
     if facts.not_taken:
         yield f"Not taken, so not asked: {'; '.join(facts.not_taken)}."
     if facts.not_returned:

@@ -112,7 +112,8 @@ def _repeating(rows: Rows, reruns: Rows) -> Rows:
 def _exact(evidence: Evidence, name: str, rows: Rows) -> Finding | None:
     if evidence.tensor == "lse":
         return _count_keys(evidence, rows)
-    band = max(evidence.band(evidence.dtype), TIMES_QUANTISED * evidence.quantised)
+    dtype = inside.FORMAT if inside.judges(evidence, evidence.dtype) else evidence.dtype
+    band = max(evidence.band(dtype), TIMES_QUANTISED * evidence.quantised)
     size, off = 1.0, largest(rows["error_rel"])
     if name == "one_gradient":
         gaussian = evidence.all_ranks.where(evidence.all_ranks["inputs"] == "gaussian")

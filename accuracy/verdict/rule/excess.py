@@ -49,9 +49,11 @@ times (AWS Neuron's accuracy guide). Published rings stay within 1.27, and 1.39 
 A function of a user's has a kernel of its own, of which nothing is known. In 16-bit cases it may round at eight places
 where this kernel has float32 (scores, P, dP, dS, products, blocks; attention as in transformers' eager one measures 1.9
 to 2.5), and sum gradients in 16 bits (torch's on a CPU, 3.5 at 528 tokens): 4 times, and where scores are large, as on
-peaked inputs, 4 times what their rounding makes: u times the softmax's condition number. On several ranks its own ratio
-on one rank is the measure, where that is in the table: times what merges explain. In float32, and for lse, it may add
-in any order: 64 terms one after another are sqrt 64 times as far as in a tree.
+peaked inputs, 4 times what their rounding makes: u times the softmax's condition number. Scores that spread by a move
+the mean of a row's weights by the root of (a^2 + a^4) times the error of one: as much more than at a = 1. Weights of
+33,000 keys are below float16's least normal number. Few rows scatter. On several ranks its own ratio on one rank is
+the measure, where that is in the table: times what merges explain. In float32, and for lse, it may add in any order: 64
+terms one after another are sqrt 64 times as far as in a tree.
 
 Without a finer dtype in the table, a ratio beyond 3 (1 + n) is no rounding either: n + 1 roundings that all push one
 way reach n + 1.
@@ -61,7 +63,7 @@ import math
 
 import numpy as np
 
-from accuracy.core.dtype import REFERENCE_ERROR
+from accuracy.core.dtype import REFERENCE_ERROR, form_of
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, Evidence, times_single_device
 from accuracy.verdict.floor import LEVEL
@@ -93,7 +95,7 @@ def excess(evidence: Evidence) -> Finding | None:
         beyond = math.exp(DEVIATIONS * math.sqrt(np.sum(scatter(evidence, rows) ** 2)) / len(rows))
         ratio = typical(rows["error_rel"] / least)
         limit = typical(explained(evidence, rows, cancelled) / least) * _margin(evidence, len(rows), beyond)
-        looser = _looser(evidence, rows, limit)
+        looser = _looser(evidence, rows, limit / beyond)
         limit *= looser
         numbers: dict[str, float | str] = {"x_single_device": ratio, "limit": limit, "inputs": name}
         if len(evidence.rungs) == 1 and ratio > max(limit, COHERENT * (1 + evidence.merges)):
@@ -176,9 +178,20 @@ def _looser(evidence: Evidence, rows: Rows, limit: float) -> float:
         return max(1.0, own)  # its own ratio on one rank
     made = evidence.unit_roundoff * condition_of_scores(evidence, rows)  # by the rounding of scores to 16 bits
     least = max(typical(rows["single_device_rel"]), typical(rows["floor_rel"]))
-    of_scores = made / least if not evidence.has_small_scores(rows["inputs"][0]) and made > least else 1.0
+    of_scores = made / least if made > least else 1.0
+    if evidence.has_small_scores(rows["inputs"][0]):
+        spread = evidence.spread_of_scores("")
+        of_scores = max(1.0, math.sqrt((spread**2 + spread**4) / 2))
     one_way = ONE_WAY if evidence.effective == "tf32_cut" else 1.0
-    return max(1.0, FOREIGN_SHORT * one_way * of_scores / limit)
+    return max(1.0, FOREIGN_SHORT * one_way * of_scores * _of_small_weights(evidence) / limit)
+
+
+def _of_small_weights(evidence: Evidence) -> float:
+    """How many times as far weights of about one over the number of keys are off where the format has no digits left
+    for them: float16's smallest step is 2^-24."""
+    form = form_of(evidence.dtype)
+    step = 2.0 ** (form.min_exponent - form.precision + 1)
+    return math.hypot(1.0, step / math.sqrt(12) * float(evidence.key["seqlen"]) / (LEVEL * form.unit_roundoff))
 
 
 def condition_of_scores(evidence: Evidence, rows: Rows) -> float:

@@ -53,6 +53,9 @@ def returning(make: Any) -> Any:
     return lambda q, k, v, **how: make(*eager(q, k, v, **how))
 
 
+FINE = ("float32", "float64")
+
+
 RETURNED = {
     "None, expected out or (out, lse)": lambda out, lse: None,
     "3 values, expected out or (out, lse)": lambda out, lse: (out, lse, None),
@@ -155,6 +158,60 @@ def test_a_case_that_is_wrong_once_is_no_condition(few_grids: None) -> None:
     found = accuracy.diagnose(first_call, device="cpu")
     assert (found.is_bug, "mask=full" in found.sentence) == (True, False), found.sentence
     assert found.sentence.startswith("out differs from run to run")
+
+
+@pytest.mark.parametrize("few_grids", [("shape_shifted",)], indirect=True)
+def test_float32_inside_is_a_fact_on_all_inputs_in_float64_and_hides_no_fault(few_grids: None) -> None:
+    """Codes add up to more than a rounding, tied inputs cancel, and scores below -10 are no matter of precision."""
+
+    def clamped(q: Any, k: Any, v: Any, *, causal: bool, softmax_scale: float) -> Any:
+        k, v = (x.float().repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
+        scores = (torch.einsum("bqhd,bkhd->bhqk", q.float(), k) * softmax_scale).clamp(min=-10)
+        scores = functions.visible(scores) if causal else scores
+        return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v).to(q.dtype)
+
+    right, wrong = (
+        accuracy.diagnose(fn, device="cpu", dtype=["float32", "float64"], world_size=1) for fn in (eager_out, clamped)
+    )
+    assert (right.label, right.is_bug) == (ROUNDING, False), right.sentence
+    assert {*wrong.verdicts.query("tensor == 'out' and seqlen == 192 and label == 'logic'")["dtype"]} == {*FINE}
+    assert not (wrong.verdicts["finding"] == "index_value").any()
+
+
+def test_scores_in_16_bits_of_few_queries_and_33_000_keys_round_and_another_scale_is_found() -> None:
+    """Weights are below float16's least normal number, 32 rows scatter, and scores that spread by 1.4 move further."""
+
+    def scaled(q: Any, k: Any, v: Any, *, softmax_scale: float, **how: Any) -> Any:
+        return functions.softmax_in_float32(q, k, v, softmax_scale=1.05 * softmax_scale, **how)
+
+    how: dict[str, Any] = {"seqlen": 33_000, "seqlen_q": 8, "mask": "full", "heads": 4, "heads_kv": 2, "head_dim": 32}
+    short = {"healthy": functions.softmax_in_float32, "scaled": scaled}
+    rows = accuracy.measure(short, layout="bhsd", dtype="float16", device="cpu", softmax_scale=0.25, **how)
+    wrong = verdicts(rows).query(f"label in {BUGS}")
+    assert {*wrong["variant"]} == {"scaled"}
+    assert (rows.query("variant == 'healthy' and tensor == 'out' and rank == -1")["error_rel"] > 4 * 2.1e-4).all()
+
+
+@pytest.mark.parametrize("few_grids", [("shape_window",)], indirect=True)
+@pytest.mark.parametrize(("more", "counts"), [(0, "either side"), (-1, "its own among"), (2, None)])
+def test_a_window_that_is_a_number_may_count_the_query_s_own_key_or_not(
+    more: int, counts: str | None, few_grids: None
+) -> None:
+    """A sum of two too many is neither."""
+
+    def windowed(q: Any, k: Any, v: Any, *, causal: bool, softmax_scale: float, window_size: int | None = None) -> Any:
+        k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k, v))
+        behind = torch.arange(q.shape[1])[:, None] - torch.arange(k.shape[1])
+        hidden = (behind < 0) & causal
+        if window_size is not None:
+            hidden |= behind > window_size + more
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
+        return torch.einsum("bhqk,bkhd->bqhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
+
+    found = accuracy.diagnose(windowed, device="cpu", dtype=["float32", "float64"])
+    assert "window=10" in " ".join(found.results["mask"])
+    assert found.is_bug == (counts is None), found.sentence
+    assert any((counts or "either side") in line for line in found.evidence)
 
 
 @pytest.mark.parametrize("few_grids", [("shape_window", "shape_dims")], indirect=True)

@@ -56,3 +56,28 @@ def test_by_a_script_under_torchrun(tmp_path: Path) -> None:
     words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "script.py")
     done = python(*words, folder=tmp_path, OMP_NUM_THREADS="1")
     assert re.findall(r"<(\w+) (\w+) (.*?)>", done.stdout) == [("logic", "True", "[1, 2, 3]")] * 3, done
+
+
+PICKY = """
+import accuracy, torch
+from accuracy.config import resolve
+from tests.golden.ring import ring
+
+def picky(q, k, v, *, causal, softmax_scale, group):
+    if q.element_size() != 2 or not causal or q.shape[3] < 64:
+        raise ValueError("bfloat16 and float16, causal, head_dim 64 or more")
+    return ring(q, k, v, causal=causal, softmax_scale=softmax_scale, group=group)
+
+resolve.MOST_PAIRS_AGAIN = 2**18
+found = accuracy.diagnose(picky, seqlen=96, heads=4, heads_kv=2, device="cpu")
+failed = found.results[(found.results["status"] == "failed") & ~found.results["dtype"].isin(["float32", "float64"])]
+refused = any("mask=full" in each and "head_dim=8" in each for each in found.evidence)
+print(f"<{found.label} {len(failed)} {refused}>", flush=True)
+"""
+
+
+def test_what_a_function_refuses_is_asked_by_the_caller_s_processes_too(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(PICKY)
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "script.py")
+    done = python(*words, folder=tmp_path, OMP_NUM_THREADS="1")
+    assert re.findall(r"<(\w+) (\w+) (.*?)>", done.stdout) == [("rounding", "0", "True")] * 2, done

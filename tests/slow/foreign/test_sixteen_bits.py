@@ -4,6 +4,7 @@ nothing."""
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 import accuracy
 from accuracy.config.resolve import keys_of, resolved
-from accuracy.execute.ask import with_answers
+from accuracy.execute.ask import measured_here, with_answers
 from accuracy.execute.settle import read_settled
 from accuracy.verdict.label import HARDLY_CHECKED, NONDETERMINISTIC, ROUNDING
 from tests.measuring import composed
@@ -111,7 +112,7 @@ def test_products_that_know_no_groups_are_asked_with_as_many_key_heads() -> None
     fn = f"variant.callable.fn={__file__}:{of_as_many_key_heads.__name__}"
     words = ("experiment=diagnose", "device=cpu", "variant=callable", fn, "world_size=1")
     config = resolved(composed(*words), keys_of(words))
-    asked, refused = with_answers(read_settled(config), config)
+    asked, refused = with_answers(read_settled(config), partial(measured_here, config=config))
     problems = {problem for grid in (asked, *asked.also) for problem in grid.problems}
     assert all(each.heads == each.heads_kv for each in problems)
     assert ["heads_kv=2" in str(each.unsupported) for each in refused] == [True]
@@ -121,7 +122,7 @@ def test_a_package_without_a_mask_is_asked_in_the_other() -> None:
     """torch's balanced context parallelism takes no full mask: all cases of one of the hardest problems are refused."""
     words = ("experiment=diagnose", "device=cpu", "variant=torch_context_parallel_alltoall_balanced", "world_size=2")
     config = resolved(composed(*words), keys_of(words))
-    asked, refused = with_answers(read_settled(config), config)
+    asked, refused = with_answers(read_settled(config), partial(measured_here, config=config))
     assert {problem.mask for grid in (asked, *asked.also) for problem in grid.problems} == {"causal"}
     assert any("mask=full" in str(each.unsupported) for each in refused)
 

@@ -1,9 +1,11 @@
 """What a user gave holds in every grid of experiment=diagnose, elsewhere in the main one; the grids of a function."""
 
+import itertools
 from typing import Any
 
 from accuracy.config.read import read
 from accuracy.config.resolve import keys_of, resolved
+from accuracy.core.case import Problem
 from tests.measuring import composed
 
 DIAGNOSE = ("experiment=diagnose", "variant=ring")
@@ -64,3 +66,22 @@ def test_a_function_is_measured_on_one_to_four_ranks_unless_told_and_variants_be
     assert sizes("world_size=[1,16]") == ([1, 16], {})
     _, both = sizes("variant=[ring,callable]")
     assert (both["simulated_many_ranks"], both["simulated_ranks"]) == (32, [3, 4, 5, 16])
+
+
+def test_what_a_diagnosis_may_name_as_a_condition_has_a_neighbour_that_differs_in_nothing_else() -> None:
+    """Measured in a dtype and on inputs of its own: else two sequences of 16 tokens are told from one of 528."""
+    fn = "variant.callable.fn=tests.slow.foreign.functions:eager"
+    every = grids("world_size=1", experiment=("experiment=diagnose", "variant=callable", fn))
+    measured: dict[Problem, set[tuple[str, str]]] = {}
+    for grid in every:
+        for problem in grid.problems:
+            asked = {(dtype, inputs.name) for dtype in grid.dtypes for inputs in grid.inputs}
+            measured.setdefault(problem, set()).update(asked)
+    apart = set()
+    for one, another in itertools.combinations(measured, 2):
+        differ = {name for name, value in vars(one).items() if value != vars(another)[name]}
+        if differ == {"heads", "heads_kv"} and one.heads == one.heads_kv and another.heads == another.heads_kv:
+            differ = {"heads"}
+        if len(differ) == 1 and measured[one] & measured[another]:
+            apart |= differ
+    assert apart >= {"batch", "seqlen", "heads", "heads_kv", "head_dim", "mask", "window", "documents", "softcap"}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from accuracy.results.table import ALL_RANKS
+from accuracy.verdict.inside import is_healthy
 from accuracy.verdict.label import BIASED, EXCESS_ROUNDING, NOT_MEASURED, ROUNDING
 from accuracy.verdict.proof import causes
 
@@ -45,8 +46,9 @@ class FalseAlarms:
 
 def detection(fault: str, expected: Mapping[str, str], verdicts: pd.DataFrame, right: Iterable[str] = ()) -> Detection:
     """A tensor that is to be `rounding`, as the `right` ones are, must be so everywhere; any other label must appear in
-    some dtype and world; "": any label does."""
+    some dtype and world; "": any label does. A fact, as float32 inside, is rounding."""
     mine = verdicts[(verdicts["variant"] == fault) & (verdicts["label"] != NOT_MEASURED)]
+    mine = mine.assign(label=mine["label"].mask(is_healthy(mine), ROUNDING))
     found = {
         str(tensor): tuple(sorted(set(rows["label"]) - {ROUNDING})) or (ROUNDING,)
         for tensor, rows in mine.groupby("tensor")

@@ -65,6 +65,9 @@ def test_a_problem_that_is_ill_otherwise_or_was_measured_otherwise_is_no_right_n
     assert (found.label, found.settings) == ("logic", ())
     assert among(short, main=healthy((1,), ("bfloat16",)), wrong={"seqlen": 8}).settings == ()
     assert among(short, wrong={"seqlen": 8}).settings == (("seqlen=8",),)
+    coarse, main = small("coarse", ("bfloat16",), seqlen=1024), {"seqlen": int(healthy((1,))["seqlen"].iloc[0])}
+    assert among(coarse, wrong=main).settings_right == ()  # its rounding may hide a few rows
+    assert among(coarse, small("fine", seqlen=8), wrong=main).settings_right == ("seqlen=8",)
 
 
 def test_a_condition_that_explains_too_little_is_not_named() -> None:
