@@ -64,7 +64,7 @@ FINDINGS = {  # by the kind of a finding, with its numbers, its tensor and its d
 VERBS = {  # what the tensors of a label do, or of a kind of finding
     "poisoned": "comes from unwritten memory",
     "unwaited": "comes from a receive buffer that is read before its transfer has been waited for: a race",
-    "nonfinite": "is not finite",
+    "nonfinite": "is not finite {scope}",
     label.INVALID: "gives values that are not finite, of a wrong shape or dtype, or from unwritten memory",
     label.LOGIC: "is wrong {scope}",
     label.PRECISION_FLOOR: "is only as good as {floors}",
