@@ -89,9 +89,7 @@ def assert_accurate(
             said = "dk and dv are summed in 16 bits, by torch's own CPU kernel; kernel='eager' refuses that"
             warnings.warn(said, stacklevel=3)
         else:
-            complaint += (
-                f"\ntorch's own CPU kernel sums dk and dv in 16 bits; kernel={SHORT_SUMS!r} compares with it"
-            )
+            complaint += f"\ntorch's own CPU kernel sums dk and dv in 16 bits; kernel={SHORT_SUMS!r} compares with it"
     if complaint is not None:
         rank = dist.get_rank(group) if dist.is_available() and dist.is_initialized() else 0
         failed = AssertionError(complaint if rank <= 0 else "not accurate: rank 0 says where")

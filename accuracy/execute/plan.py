@@ -165,6 +165,9 @@ def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:
             lack = f"variant {case.variant.name} {LACKS[feature]}"
             yield f"{lack}: drop {setting} or use variant=single_device world_size=1"
     yield given_mask.unsupported(case.problem)
+    of_bias = given_mask.of_gradient(case.problem) and all(schedule.own_sinks for schedule in schedules)
+    if of_bias and "dbias" not in _abilities(case.kernel, case.device).features:
+        yield f"kernel {case.kernel.name} has no gradient of a bias: use kernel=eager, or give attn_mask.detach()"
     inputs = plugins.load(case.inputs.source)
     if hasattr(inputs, "unsupported"):  # inputs that are read, not drawn, may not have what a case asks for
         yield inputs.unsupported(case, plugins.build_options(inputs, case.inputs.options))

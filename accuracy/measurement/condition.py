@@ -28,6 +28,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case, Problem
 from accuracy.inputs.drawing import Inputs
+from accuracy.kernel.block.calls import part_of
 from accuracy.measurement.metrics import Array
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.reference.float64 import BLOCK_ELEMENTS, seen_keys
@@ -182,7 +183,14 @@ def _add_heads(
             kept = mask.kept(range(item, item + 1), p.shape[0] * p.shape[1], scores)[0]
             factor = kept.unflatten(0, p.shape[:2]) * mask.scale
             products, dropped = products.mul_(factor), p * factor
-        ds = products.sub_(delta).mul_(p).mul_(slope)
+        ds = products.sub_(delta).mul_(p)
+        if "dbias" in found.absolute:
+            for each, terms in ((found.absolute, ds.abs()), (found.squares, ds.square())):
+                mine = part_of(each["dbias"].transpose(1, 2), rows, keys)[item % len(each["dbias"])]
+                of_heads = len(mine) == problem.heads
+                mine = mine.unflatten(0, (-1, share))[groups, own] if of_heads else mine[None]
+                mine += terms.sum_to_size(mine.shape)
+        ds.mul_(slope)
         if problem.sinks is not None:
             logits = torch.tensor(problem.sink_logits, dtype=lse.dtype, device=lse.device)
             mine = logits.unflatten(0, (-1, share))[groups, own]
