@@ -19,10 +19,11 @@ from accuracy.bound.policy import Policy, cast, loosest
 from accuracy.bound.running import Bound, bounds
 from accuracy.core.dtype import FORMATS, coarser
 from accuracy.core.recording import RESULTS, Facts, Recorded
+from accuracy.core.sharding import of_each
 from accuracy.live.mask import Mask, outweighs
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
-from accuracy.runtime.sharding import cut, cut_documents, joined
+from accuracy.runtime.sharding import cut, joined
 
 Named = dict[str, Tensor]
 
@@ -164,9 +165,7 @@ class Call:
         if self.size == 1:
             return x[None]
         facts = self.facts
-        if facts.by_document:
-            return cut_documents(x, facts.sharding, self.size, facts.documents)
-        return cut(x, facts.sharding, self.size)
+        return cut(x, of_each(facts.sharding, facts.documents if facts.by_document else ()), self.size)
 
 
 def load(found: Recorded, device: str = "cpu") -> Call:

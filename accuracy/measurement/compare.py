@@ -20,7 +20,7 @@ from accuracy.measurement.distance import Distance, distance
 from accuracy.measurement.metrics import Array, Sums, significand_bits
 from accuracy.measurement.targets import Targets
 from accuracy.results.table import ALL_TENSORS
-from accuracy.runtime.sharding import join, token_map
+from accuracy.runtime.sharding import join, sharding_of, token_map
 from accuracy.variant.base import schedule_of
 from accuracy.world.base import Results
 
@@ -161,7 +161,7 @@ def joined(case: Case, results: Sequence[Results]) -> dict[str, Tensor]:
         if len(returned) == len(ranks):
             shards = torch.stack(returned)
             shards = shards.transpose(-1, -2) if name == "lse" else shards
-            found[name] = join(shards, case.variant.sharding)[:, : case.problem.length(name)]
+            found[name] = join(shards, sharding_of(case))[:, : case.problem.length(name)]
     return found
 
 
@@ -173,4 +173,4 @@ def is_padded(case: Case) -> bool:
 def _real(case: Case) -> Tensor:
     """Return which of the ranks' tokens are no padding, (W, S/W)."""
     length = case.problem.seqlen
-    return token_map(case.variant.sharding, length, case.world_size) < length
+    return token_map(sharding_of(case), length, case.world_size) < length

@@ -35,7 +35,7 @@ from accuracy.reference.float64 import BLOCK_ELEMENTS, seen_keys
 from accuracy.results.derived import ratio
 from accuracy.runtime import given_mask
 from accuracy.runtime.dropout import Dropout
-from accuracy.runtime.sharding import cut, token_map
+from accuracy.runtime.sharding import cut, sharding_of, token_map
 
 Named = dict[str, Tensor]
 OF_QUERIES = ("out", "lse", "delta", "dq")
@@ -99,7 +99,7 @@ def columns(case: Case, magnitudes: Magnitudes, tensor: str, reference: Tensor) 
 
 
 def _shards(case: Case, tensor: Tensor) -> Tensor:
-    return cut(tensor, case.variant.sharding, case.world_size)
+    return cut(tensor, sharding_of(case), case.world_size)
 
 
 def _sum_of_squares(shards: Tensor) -> Array:
@@ -108,7 +108,7 @@ def _sum_of_squares(shards: Tensor) -> Array:
 
 def _count(case: Case, tensor: Tensor) -> Array:
     elements = tensor.numel() / case.problem.queries
-    tokens = token_map(case.variant.sharding, case.problem.queries, case.world_size) < case.problem.queries
+    tokens = token_map(sharding_of(case), case.problem.queries, case.world_size) < case.problem.queries
     return np.maximum(1.0, elements * tokens.sum(1).numpy())
 
 

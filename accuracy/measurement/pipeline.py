@@ -23,7 +23,7 @@ from accuracy.measurement.observe import Bench, Observation, answers
 from accuracy.reference.cache import Cache
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, OF_ALL, OK, UNSUPPORTED, Columns, Row
 from accuracy.runtime import arithmetic, device
-from accuracy.runtime.sharding import token_map
+from accuracy.runtime.sharding import sharding_of, token_map
 from accuracy.simulate.program import RunRanks
 from accuracy.variant.base import schedule_of
 from accuracy.world.simulated import RankFailed
@@ -118,7 +118,7 @@ class Pipeline(Bench):
                 reason = schedule_of(case.variant.forward).missing(name)
                 blocks.append(_block(1, {"tensor": name, "rank": ALL_RANKS, "status": UNSUPPORTED, "reason": reason}))
                 continue
-            length, sharding = case.problem.length(name), case.variant.sharding
+            length, sharding = case.problem.length(name), sharding_of(case)
             if name in OF_ALL:
                 length, sharding = case.world_size * compared[name].shape[2], "contiguous"
             tokens = token_map(sharding, length, case.world_size)

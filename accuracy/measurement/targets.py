@@ -27,7 +27,7 @@ from accuracy.reference.float64 import Reference
 from accuracy.results.table import ALL_TENSORS
 from accuracy.runtime.quantise import quantise
 from accuracy.runtime.rounding import round_to
-from accuracy.runtime.sharding import cut
+from accuracy.runtime.sharding import cut, sharding_of
 from accuracy.simulate.program import build_kernel, scores_of
 from accuracy.variant.base import schedule_of
 from accuracy.world.base import Results
@@ -233,4 +233,4 @@ def _shards(case: Case, tensor: str, tokens: Tensor) -> Tensor:
 
 def _layout(case: Case) -> tuple[str, int]:
     """How shards are cut: a single rank's are the same in every sharding."""
-    return "contiguous" if case.world_size == 1 else case.variant.sharding, case.world_size
+    return "contiguous" if case.world_size == 1 else sharding_of(case), case.world_size

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from accuracy.core.sharding import lengths_of, parts_of
-from accuracy.runtime.sharding import cut_documents
+from accuracy.core.sharding import lengths_of, of_each, parts_of
+from accuracy.runtime.sharding import token_map
 
 Tokens = list[list[int]]
 """For each rank the positions of the tokens that it holds, in its order."""
@@ -23,7 +23,7 @@ Tokens = list[list[int]]
 
 def by_document(lengths: Sequence[int], sharding: str, size: int) -> Tokens:
     """Return the tokens of ranks that have a part of every document."""
-    found: Tokens = cut_documents(torch.arange(sum(lengths))[None], sharding, size, lengths)[:, 0].tolist()
+    found: Tokens = token_map(of_each(sharding, lengths), sum(lengths), size).tolist()
     return found
 
 
@@ -63,10 +63,9 @@ def packed(
     rank, size, batch = group.rank(), group.size(), q.shape[0]
     every = [*lengths] * batch
     borders = torch.tensor([0, *every]).cumsum(0).tolist()
+    if not by_slices:  # its rows are of the tokens that it has
+        return Packed([], [], group, _words([border // size for border in borders], q), {})
     have = by_document([sum(lengths)] * batch, sharding, size)
-    if not by_slices:
-        local = [border // size for border in borders]
-        return Packed(have, by_document(every, sharding, size), group, _words(local, q), {})
     wanted = by_document([borders[-1]], "contiguous", size)
     begin, end = wanted[rank][0], wanted[rank][-1] + 1
     inside = [border for border in borders if begin < border < end]
