@@ -21,7 +21,7 @@ from accuracy.live.functions import known
 from accuracy.runtime.arguments import NAMES, OF_KEYS, mask_names, parameters, plain, takes_any_word
 from accuracy.runtime.layout import PACKED, canonical
 
-BORDERS = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
+BORDERS = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_padded")
 SCALES = {"q": "q_descale", "k": "k_descale", "v": "v_descale"}
 CALLED = (*HOW, *BORDERS, "block_mask", "mask_mod", "score_mod", *SCALES.values())
 """Keywords that say which attention it is, where a function is called."""
@@ -111,7 +111,14 @@ def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, borders
     of_queries, of_keys = borders
     if of_queries and "documents" in how:
         raise ConfigError("documents came with cu_seqlens; give one of them")
-    if of_queries == of_keys and of_queries:
+    if "cu_seqlens_padded" in how:  # what pads a document is one of its own, whose rows are not compared
+        pairs = [*itertools.pairwise(listed(how["cu_seqlens_padded"]) or [])]
+        ends = [begin + b - a for (begin, _), (a, b) in zip(pairs, itertools.pairwise(of_queries), strict=True)]
+        cuts = [(begin, last, end) for (begin, end), last in zip(pairs, ends, strict=True)]
+        found["documents"] = [x for begin, last, end in cuts for x in (last - begin, end - last) if x]
+        real = {row for begin, last, _ in cuts for row in range(begin, last)}
+        found["rows"] = [row for row in listed(how.get("rows", range(q.shape[1]))) or [] if row in real]
+    elif of_queries == of_keys and of_queries:
         found["documents"] = [end - begin for begin, end in itertools.pairwise(of_queries) if end > begin]
     elif of_queries:
         if unclear := [word for word in (*masks, "score_mod", "window") if word in how]:
@@ -125,19 +132,24 @@ def borders_of(how: Mapping[str, Any], queries: int, keys: int, layout: str) -> 
     named = [word for word in BORDERS if word in how]
     if not named:
         return [], []
-    found = []
-    for word, total in (("cu_seqlens_q", queries), ("cu_seqlens_k", keys)):
+    found, padded = [], BORDERS[3] in how
+    for word, total in ((BORDERS[1], queries), (BORDERS[2], keys), *([(BORDERS[3], queries)] if padded else [])):
         given = how.get(word, how.get("cu_seqlens"))
         if given is None:
             raise ConfigError(f"{named[0]} came without {word}; give both")
         borders = listed(given) or []
-        right = borders[:1] == [0] and borders[-1] == total and borders == sorted(borders)
+        ends = borders[-1:] == [total] or (padded and word != BORDERS[3])
+        right = borders[:1] == [0] and ends and borders == sorted(borders)
         if not right or {*map(type, borders)} != {int}:
             shown = borders or " ".join(repr(given).split())
             raise ConfigError(f"{word}={shown}; allowed: numbers that rise from 0 to the number of tokens, {total}")
         found.append(borders)
     if len(found[0]) != len(found[1]):
         raise ConfigError(f"cu_seqlens_q has {len(found[0])} numbers and cu_seqlens_k {len(found[1])}; give as many")
+    if padded:
+        lengths, longer = ([end - begin for begin, end in itertools.pairwise(each)] for each in found[1:])
+        if found[0] != found[1] or [*map(max, lengths, longer)] != longer:
+            raise ConfigError(f"cu_seqlens_padded={found[2]}; allowed: those of as many documents, none shorter")
     return found[0], found[1]
 
 
@@ -153,7 +165,7 @@ def _of_packed(of_queries: Sequence[int], of_keys: Sequence[int], causal: bool, 
 def untold(fn: Callable[..., Any], how: Mapping[str, Any]) -> list[str]:
     """Return which words of `how` a function has no parameter for."""
     known = parameters(fn) or {}
-    names: dict[str, tuple[str, ...]] = NAMES | dict.fromkeys(BORDERS, NAMES["cu_seqlens"])
+    names: dict[str, tuple[str, ...]] = NAMES | dict.fromkeys(BORDERS[:3], NAMES["cu_seqlens"])
     names |= {"window": ("window", "window_size"), "mask_mod": ("mask_mod", "block_mask")}
     told = [word for word in how if word != "dlse" and not {*names.get(word, (word,))} & {*known}]
     return [] if takes_any_word(known) else told
@@ -198,6 +210,8 @@ def _words(fn: Callable[..., Any], q: Tensor, k: Tensor, how: Mapping[str, Any],
     of_queries, of_keys = borders
     if of_queries:
         told |= _packed(of_queries, q.device)
+        if BORDERS[3] in how:
+            told[BORDERS[3]] = torch.as_tensor(how[BORDERS[3]], dtype=torch.int32, device=q.device)
     if "window" in told and isinstance(getattr(known.get("window_size"), "default", None), tuple):
         told["window_size"] = told["window"], 0 if told.get("causal") else told["window"]
     values = {"causal": False, "softmax_scale": q.shape[-1] ** -0.5, "group": None, **told}

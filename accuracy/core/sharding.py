@@ -66,6 +66,8 @@ def padded_length(sharding: str, seqlen: int, size: int) -> int:
 
 def unsupported(sharding: str, seqlen: int, size: int) -> str | None:
     """Why a sequence cannot be cut so, or None."""
+    if by_document(sharding)[1]:  # `accuracy.world.documents.uncut` says it
+        return None
     if lengths := lengths_of(sharding):
         fits = len(lengths) == size and sum(lengths) == seqlen
         wrong = f"sharding={sharding} has {len(lengths)} ranks and {sum(lengths)} tokens, not world_size={size} and"

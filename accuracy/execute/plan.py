@@ -26,6 +26,7 @@ from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.reference import choice
 from accuracy.results.table import TOO_FEW_RANKS
 from accuracy.runtime import given_mask
+from accuracy.runtime.sharding import sharding_of
 from accuracy.variant.base import schedule_of
 
 ADHOC = "adhoc"  # the name of a run without an experiment
@@ -171,7 +172,7 @@ def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:
     inputs = plugins.load(case.inputs.source)
     if hasattr(inputs, "unsupported"):  # inputs that are read, not drawn, may not have what a case asks for
         yield inputs.unsupported(case, plugins.build_options(inputs, case.inputs.options))
-    yield sharding.unsupported(case.variant.sharding, problem.seqlen, case.world_size)
+    yield sharding.unsupported(sharding_of(case), problem.seqlen, case.world_size)
     yield from (schedule.unsupported(case) for schedule in schedules)
     policies = case.forward_precision, case.backward_precision
     if any(policy.low_wires and not each.low_wires for policy, each in zip(policies, schedules, strict=True)):

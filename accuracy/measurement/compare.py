@@ -14,7 +14,6 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import coarser, tensor_dtype
 from accuracy.core.errors import WrongResult
-from accuracy.core.sharding import lengths_of
 from accuracy.measurement import metrics
 from accuracy.measurement.distance import Distance, distance
 from accuracy.measurement.metrics import Array, Sums, significand_bits
@@ -137,8 +136,6 @@ def blanked(case: Case, results: Sequence[Results]) -> list[Results]:
     if not is_padded(case):
         return list(results)
     real = _real(case)
-    if bool(real.all()):
-        return list(results)
     return [
         tuple(_blanked(name, x, tokens) for name, x in zip(ALL_TENSORS, each, strict=False))
         for tokens, each in zip(real, results, strict=True)
@@ -166,8 +163,8 @@ def joined(case: Case, results: Sequence[Results]) -> dict[str, Tensor]:
 
 
 def is_padded(case: Case) -> bool:
-    """Return whether the sequence, or a rank's shard, is padded with zeros."""
-    return case.problem.padding is not None or bool(lengths_of(case.variant.sharding))
+    """Return whether the sequence, a document, or a rank's shard, is padded with zeros."""
+    return not bool(_real(case).all())
 
 
 def _real(case: Case) -> Tensor:

@@ -42,8 +42,9 @@ def join(shards: Tensor, sharding: str) -> Tensor:
     """The (B, S, ...) tensor of shards (W, B, S/W, ...): the inverse of `cut`."""
     sharding, documents = by_document(sharding)
     if documents:
-        each = shards.split([length // len(shards) for length in documents], 2)
-        return torch.cat([join(part, sharding) for part in each], 1)
+        size = len(shards)
+        each = shards.split([padded_length(sharding, length, size) // size for length in documents], 2)
+        return torch.cat([join(x, sharding)[:, :length] for x, length in zip(each, documents, strict=True)], 1)
     if lengths := lengths_of(sharding):
         return torch.cat([x[:, :length] for x, length in zip(shards, lengths, strict=True)], 1)
     if sharding == "striped":
@@ -72,10 +73,7 @@ def sharding_of(case: Case) -> str:
 
 def token_map(sharding: str, seqlen: int, size: int) -> Tensor:
     """Global token of every (rank, local position): int64 (W, S/W), a permutation of 0..S-1; padding from S on."""
-    if lengths := lengths_of(sharding):
-        tokens = cut(torch.arange(seqlen).unsqueeze(0), sharding, size).squeeze(1)
-        behind = torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
+    tokens = cut(torch.arange(1, seqlen + 1).unsqueeze(0), sharding, size).squeeze(1) - 1
+    if (behind := tokens < 0).any():
         tokens[behind] = torch.arange(seqlen, tokens.numel())
-        return tokens
-    length = sum(by_document(sharding)[1]) or padded_length(sharding, seqlen, size)
-    return cut(torch.arange(length).unsqueeze(0), sharding, size).squeeze(1)
+    return tokens

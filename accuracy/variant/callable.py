@@ -98,7 +98,9 @@ def attend(
     grouped, group, over_ranks = q.shape[2] != k.shape[2], how.get("group"), None
     if layout_name in PACKED and group is not None and group.size() > 1 and not lengths_of(sharding):
         lengths = [end - begin for begin, end in pairwise(documents or (0, q.shape[1] * group.size()))]
-        over_ranks = packed(lengths, q, sharding, group, arguments.by_slices(fn), how["causal"])
+        whole = layout_name == "thd_whole" or names(fn, "cu_seqlens_padded")
+        told = {"by_slices": arguments.by_slices(fn), "whole": whole}
+        over_ranks = packed(lengths, q, sharding, group, how["causal"], **told)
 
     def result_of(tensors: Mapping[str, Tensor]) -> Any:
         own = [x if over_ranks is None else over_ranks.moved(x) for x in (tensors[name] for name in "qkv")]
@@ -224,7 +226,8 @@ class AnyCallable(Schedule):
             )
         if case.world_size > 1 and not hasattr(module, "DISTRIBUTION") and not arguments.by_slices(found.function):
             told = problem.padded(variant.sharding, case.world_size).documents
-            if told and (reason := uncut(told, variant.sharding, case.world_size)):
+            may_pad = names(found.function, "cu_seqlens_padded")
+            if told and (reason := uncut(told, variant.sharding, case.world_size, may_pad)):
                 return f"variant {variant.name} {reason}"
         for word in OF_PROBLEMS:
             if getattr(problem, word) is None and requires(found.function, word):

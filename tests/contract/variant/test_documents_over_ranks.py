@@ -40,6 +40,22 @@ def test_documents_of_every_rank_are_the_reference_in_float64(pool: RealRanks, f
     assert rows["error_rel"].max() < 1e-12
 
 
+@pytest.mark.parametrize("function", ["whole", "whole_without_padding"])
+def test_a_function_that_is_told_of_whole_documents_is_the_reference(pool: RealRanks, function: str) -> None:
+    lengths = "21+40+3" if function == "whole" else "24+40"  # padded to 24, 40 and 4 on two ranks
+    how = [f"problem.documents={lengths}", "variant.sharding=zigzag", "problem.seqlen=64"]
+    how += [] if function == "whole" else ["variant.layout=thd_whole"]
+    rows = measure(pool, function, "world_size=[1,2,4]", "problem.mask=[causal,full]", *how)
+    assert set(rows["status"]) == {"ok"}
+    assert rows["error_rel"].max() < 1e-12
+
+
+def test_keys_that_pad_a_document_and_are_counted_are_found(pool: RealRanks) -> None:
+    how = "problem.documents=21+43", "variant.sharding=zigzag", "problem.seqlen=64", "problem.mask=full", "world_size=2"
+    found = measure(pool, "whole_padding_is_counted", *how)
+    assert {"out", "lse", "dq", "dk", "dv"} <= set(found.loc[found["error_rel"] > 1e-3, "tensor"])
+
+
 def test_padding_behind_documents_is_not_counted(pool: RealRanks) -> None:
     how = "problem.documents=30+32", "problem.seqlen=62", "problem.padding=end", "problem.mask=full", "world_size=4"
     assert measure(pool, "llama3", *how)["error_rel"].max() < 1e-12
