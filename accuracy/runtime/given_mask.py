@@ -79,6 +79,15 @@ def of_gradient(problem: "Problem") -> tuple[int, ...]:
     return tuple(mask.shape) if mask is not None and mask.requires_grad else ()
 
 
+def seeing_all(problem: "Problem") -> str | None:
+    """Return the name of a mask of the same kind as a problem's, under which every key is seen as it is, or None."""
+    try:
+        mask = given(problem)
+    except ValueError:  # which the plan says
+        return problem.attn_mask
+    return None if mask is None else keep(torch.ones(1) > 0 if mask.dtype == torch.bool else torch.zeros(1))
+
+
 def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return what a mask adds to scores."""
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf) if mask.dtype == torch.bool else mask

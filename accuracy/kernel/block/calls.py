@@ -88,7 +88,8 @@ def backward_rows(
     dq, *of_keys = zip(*(differentiate(block) for block in blocks), strict=True)
     sums = []
     for parts in of_keys:
-        total = parts[0].new_zeros(k.shape, dtype=dtype_of("accumulate", parts[0]))
+        shape = *k.shape[:3], parts[0].shape[3]  # values may be wider than keys
+        total = parts[0].new_zeros(shape, dtype=dtype_of("accumulate", parts[0]))
         for block, part in zip(blocks, parts, strict=True):
             total[:, block.key] += part
         sums.append(total.to(parts[0].dtype))

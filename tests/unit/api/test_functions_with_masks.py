@@ -127,6 +127,26 @@ def test_the_gradient_of_a_bias_is_measured_where_it_wants_one(shape: tuple[int,
                 accuracy.assert_accurate(wrong, **how)
 
 
+@pytest.mark.filterwarnings("error")
+def test_rows_that_are_no_copies_of_values_are_no_sign_of_coarse_products() -> None:
+    """Where scores are capped, or a query's own key is hidden, out of `copied` is no row of v."""
+
+    def uncapped(
+        q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, softcap: float = 0.0
+    ) -> Tensor:
+        seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).tril()
+        return attend(q, k, v, softmax_scale, seen if causal else seen | True)
+
+    how = {"device": "cpu", "dtype": "float32", **SMALL}
+    hidden = seen() & ~torch.eye(64, dtype=torch.bool)
+    hidden[0, 1] = True
+    accuracy.assert_accurate(fine, attn_mask=hidden, **how)
+    capping = {"softcap": 1.0, "attn_mask": torch.zeros(64, 64), "mask": "causal"}
+    accuracy.assert_accurate(capped, **how, **capping)
+    with pytest.raises(AssertionError, match="dq is"):
+        accuracy.assert_accurate(uncapped, mask="causal", softcap=3.0, **how)
+
+
 def test_a_bias_that_wants_no_gradient_has_none() -> None:
     rows = accuracy.measure(fine, attn_mask=torch.randn(64, 64), device="cpu", progress=False, **SMALL)
     assert "dbias" not in set(rows["tensor"])
