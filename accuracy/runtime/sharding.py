@@ -1,7 +1,5 @@
 """Tensors cut into the ranks' shards (`accuracy.core.sharding`) and joined again."""
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -53,11 +51,6 @@ def join(shards: Tensor, sharding: str) -> Tensor:
         return shards.transpose(0, 1).flatten(1, 2)
     front, back = shards.unflatten(2, (2, -1)).unbind(2)
     return torch.cat([front, back.flip(0)]).transpose(0, 1).flatten(1, 2)
-
-
-def joined(parts: Sequence[Tensor], sharding: str, documents: Sequence[int] = ()) -> Tensor:
-    """As `join`, of one or several shards; documents: their lengths, where each rank has a part of each."""
-    return parts[0] if len(parts) == 1 else join(torch.stack(list(parts)), of_each(sharding, documents))
 
 
 def sharding_of(case: Case) -> str:
