@@ -9,9 +9,9 @@ kernel rounds alike, so the variance is taken four times: twice the error.
 import torch
 from torch import Tensor
 
-from accuracy.bound.policy import Policy, half_spacing, unit
+from accuracy.bound.policy import Policy, half_spacing, underflow, unit
 from accuracy.bound.running import Bound
-from accuracy.core.dtype import FORMATS, REFERENCE_ERROR
+from accuracy.core.dtype import REFERENCE_ERROR
 from accuracy.reference.float64 import Reference
 
 SHARED = 4.0
@@ -33,14 +33,12 @@ def of_sinks(
     exponent = u * (policy.exponential + 12 * (logits.abs() + reference.lse.abs()))
     relative = torch.expm1(bounds["lse"].certain + exponent) + 2 * short
     pull = reference.delta.abs() + (0.0 if dlse is None else dlse.double().abs())
-    known = policy.weights if policy.weights in FORMATS else "float32"
-    terms, least = weights * pull, half_spacing(weights.new_zeros(()), known)
+    terms, least = weights * pull, underflow(policy.weights)
     count = terms.shape[0] * terms.shape[2]
     added = policy.chain(count) * u + policy.pieces * partial
     certain = (terms.abs() * (relative + added) + weights * (1 + relative) * of_delta + least * (2 + pull)).sum((0, 2))
-    scattered = least**2 * (2 + pull.square()) + terms.square() * (
-        bounds["lse"].variance + exponent.square() / 3 + short**2
-    )
+    scattered = terms.square() * (bounds["lse"].variance + exponent.square() / 3 + short**2)
+    scattered += least**2 * (2 + pull.square())
     variance = SHARED * (scattered + weights.square() * varies).sum((0, 2))
     exact = reference.dsink[0, 0]
     variance += SHARED * policy.pieces * partial**2 * (exact.square() + terms.square().sum((0, 2)))
