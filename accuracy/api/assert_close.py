@@ -16,7 +16,7 @@ from torch import Tensor
 from accuracy.api import calling
 from accuracy.api.bounds import Attention, Exact, check_tensors, exact, listed, must_be_beside, policy_of, word_of
 from accuracy.api.calling import GRADIENTS, SCALES, as_tensor, in_bshd, in_layout, meant
-from accuracy.api.returned import of_largest
+from accuracy.api.returned import of_largest, without_padding
 from accuracy.api.tf32 import DRIFT, in_tf32
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
 from accuracy.bound.policy import Policy, eight_bits
@@ -74,9 +74,10 @@ def assert_close(
             defaults, else False and D**-0.5. window (keys on both sides), documents (lengths), softcap, sinks (a logit
             a head), attn_mask (True where a query sees a key, or a bias), dlse (of a loss with lse in it), rows
             (positions of the tokens that one rank returned), as in `accuracy.bounds`; cu_seqlens, or cu_seqlens_q and
-            cu_seqlens_k, of packed sequences; block_mask, mask_mod and score_mod of flex_attention (score_mod: one that
-            adds to scores, caps them by tanh or hides keys); q_descale, k_descale and v_descale, of tensors in 8 bits:
-            numbers, (B, H) or (B, Hk), or what broadcasts to the tensor.
+            cu_seqlens_k, of packed sequences, and cu_seqlens_padded, where each begins if padding is behind it;
+            block_mask, mask_mod and score_mod of flex_attention (score_mod: one that adds to scores, caps them by tanh
+            or hides keys); q_descale, k_descale and v_descale, of tensors in 8 bits: numbers, (B, H) or (B, Hk), or
+            what broadcasts to the tensor.
 
     Returns:
         The relative error of each compared tensor, by its name.
@@ -128,7 +129,7 @@ def assert_close(
     attention = Attention(pieces=pieces, **described)
     if dbias is not None and attention.rows is not None:
         raise ConfigError("dbias is of all rows, not of one rank's; leave rows= or dbias= away")
-    if callable(actual) and attention.rows is not None:
+    if callable(actual) and how.get("rows") is not None:
         raise ConfigError("rows are of what one rank returned; call the function on its ranks, and give that")
     attention.check(*tensors[:2])
     if callable(actual):
@@ -136,6 +137,8 @@ def assert_close(
     else:
         found = calling.results(actual)
     found |= named
+    if "cu_seqlens_padded" in how:
+        found = without_padding(found, listed(how.get("rows", range(tensors[0].shape[1]))) or [], described["rows"])
     must_be_beside("q", tensors[0], **found)
     if callable(actual) and attention.dlse is not None:  # what autograd could give it
         attention = replace(attention, dlse=attention.dlse.to(found["lse"].dtype))

@@ -18,19 +18,11 @@ from accuracy.api.returned import as_tensor, results
 from accuracy.api.score_mod import folded
 from accuracy.core.errors import ConfigError, one_line
 from accuracy.live.functions import known
-from accuracy.runtime.arguments import (
-    NAMES,
-    OF_KEYS,
-    mask_names,
-    parameters,
-    plain,
-    takes_any_word,
-    window_forms,
-    window_told,
-)
+from accuracy.runtime import arguments
+from accuracy.runtime.arguments import NAMES, mask_names, parameters, plain, takes_any_word
 from accuracy.runtime.layout import PACKED, canonical
 
-BORDERS = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
+BORDERS = ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_padded")
 SCALES = {"q": "q_descale", "k": "k_descale", "v": "v_descale"}
 CALLED = (*HOW, *BORDERS, "block_mask", "mask_mod", "score_mod", *SCALES.values())
 """Keywords that say which attention it is, where a function is called."""
@@ -120,7 +112,14 @@ def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, borders
     of_queries, of_keys = borders
     if of_queries and "documents" in how:
         raise ConfigError("documents came with cu_seqlens; give one of them")
-    if of_queries == of_keys and of_queries:
+    if "cu_seqlens_padded" in how:  # what pads a document is one of its own, whose rows are not compared
+        pairs = [*itertools.pairwise(listed(how["cu_seqlens_padded"]) or [])]
+        ends = [begin + b - a for (begin, _), (a, b) in zip(pairs, itertools.pairwise(of_queries), strict=True)]
+        cuts = [(begin, last, end) for (begin, end), last in zip(pairs, ends, strict=True)]
+        found["documents"] = [x for begin, last, end in cuts for x in (last - begin, end - last) if x]
+        real = {row for begin, last, _ in cuts for row in range(begin, last)}
+        found["rows"] = [row for row in listed(how.get("rows", range(q.shape[1]))) or [] if row in real]
+    elif of_queries == of_keys and of_queries:
         found["documents"] = [end - begin for begin, end in itertools.pairwise(of_queries) if end > begin]
     elif of_queries:
         if unclear := [word for word in (*masks, "score_mod", "window") if word in how]:
@@ -134,19 +133,24 @@ def borders_of(how: Mapping[str, Any], queries: int, keys: int, layout: str) -> 
     named = [word for word in BORDERS if word in how]
     if not named:
         return [], []
-    found = []
-    for word, total in (("cu_seqlens_q", queries), ("cu_seqlens_k", keys)):
+    found, padded = [], BORDERS[3] in how
+    for word, total in ((BORDERS[1], queries), (BORDERS[2], keys), *([(BORDERS[3], queries)] if padded else [])):
         given = how.get(word, how.get("cu_seqlens"))
         if given is None:
             raise ConfigError(f"{named[0]} came without {word}; give both")
         borders = listed(given) or []
-        right = borders[:1] == [0] and borders[-1] == total and borders == sorted(borders)
+        ends = borders[-1:] == [total] or (padded and word != BORDERS[3])
+        right = borders[:1] == [0] and ends and borders == sorted(borders)
         if not right or {*map(type, borders)} != {int}:
             shown = borders or " ".join(repr(given).split())
             raise ConfigError(f"{word}={shown}; allowed: numbers that rise from 0 to the number of tokens, {total}")
         found.append(borders)
     if len(found[0]) != len(found[1]):
         raise ConfigError(f"cu_seqlens_q has {len(found[0])} numbers and cu_seqlens_k {len(found[1])}; give as many")
+    if padded:
+        lengths, longer = ([end - begin for begin, end in itertools.pairwise(each)] for each in found[1:])
+        if found[0] != found[1] or [*map(max, lengths, longer)] != longer:
+            raise ConfigError(f"cu_seqlens_padded={found[2]}; allowed: those of as many documents, none shorter")
     return found[0], found[1]
 
 
@@ -162,7 +166,7 @@ def _of_packed(of_queries: Sequence[int], of_keys: Sequence[int], causal: bool, 
 def untold(fn: Callable[..., Any], how: Mapping[str, Any]) -> list[str]:
     """Return which words of `how` a function has no parameter for."""
     known = parameters(fn) or {}
-    names: dict[str, tuple[str, ...]] = NAMES | dict.fromkeys(BORDERS, NAMES["cu_seqlens"])
+    names: dict[str, tuple[str, ...]] = NAMES | dict.fromkeys(BORDERS[:3], NAMES["cu_seqlens"])
     names |= {"mask_mod": ("mask_mod", "block_mask")}
     told = [word for word in how if word != "dlse" and not {*names.get(word, (word,))} & {*known}]
     return [] if takes_any_word(known) else told
@@ -207,8 +211,10 @@ def _words(fn: Callable[..., Any], q: Tensor, k: Tensor, how: Mapping[str, Any],
     of_queries, of_keys = borders
     if of_queries:
         told |= _packed(of_queries, q.device)
-    if told.get("window") is not None and (form := window_forms(known)[:1]):
-        told["window"] = window_told(form[0], told["window"], bool(told.get("causal")))
+        if BORDERS[3] in how:
+            told[BORDERS[3]] = torch.as_tensor(how[BORDERS[3]], dtype=torch.int32, device=q.device)
+    if told.get("window") is not None and (form := arguments.window_forms(known)[:1]):
+        told["window"] = arguments.window_told(form[0], told["window"], bool(told.get("causal")))
     values = {"causal": False, "softmax_scale": q.shape[-1] ** -0.5, "group": None, **told}
     masks = mask_names(known, is_bias(told.get("attn_mask")))
     every = NAMES | {"attn_mask": tuple(masks[:1])}
@@ -219,7 +225,7 @@ def _words(fn: Callable[..., Any], q: Tensor, k: Tensor, how: Mapping[str, Any],
     }  # fmt: skip
     if of_queries:
         own = _packed(of_keys, q.device)
-        taken |= {name: own[word] for word, names in OF_KEYS.items() for name in names if name in taken}
+        taken |= {name: own[word] for word, names in arguments.OF_KEYS.items() for name in names if name in taken}
     renamed, any_word = {word for word, _ in found.values()}, takes_any_word(known)
     same = {word: value for word, value in told.items() if word not in renamed and (word in known or any_word)}
     return same | taken

@@ -45,6 +45,19 @@ def results(result: Any) -> dict[str, Tensor]:
     return found
 
 
+def without_padding(found: Mapping[str, Tensor], given: Sequence[int], rows: Sequence[int]) -> dict[str, Tensor]:
+    """Return the rows of packed results (T, heads, D), lse (H, T), whose tokens are `given`, as positions."""
+    order = {row: place for place, row in enumerate(given)}
+    places = torch.tensor([order[row] for row in rows])
+
+    def own(name: str, x: Tensor) -> Tensor:
+        axis = -1 if name in ("lse", "max_logit") else 0
+        fits = name not in ("dsink", "dbias") and x.dim() > 1 and x.shape[axis] == len(given)
+        return x.index_select(axis, places.to(x.device)) if fits else x
+
+    return {name: own(name, x) for name, x in found.items()}
+
+
 def of_largest(reference: Tensor, bound: Bound, x: Tensor, dtype: str) -> tuple[Tensor, Bound]:
     """Return the reference and the bound of max_logit as it came: of rows (B, H, Sq), of items (B, H, 1) or of all
     (1, H, 1). dtype: in which it is stored."""

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from accuracy.core.dtype import FromZero, OneOf, Whole
 from accuracy.core.errors import ConfigError
-from accuracy.core.sharding import SHARDINGS, unsupported
+from accuracy.core.sharding import SHARDINGS, of_each, unsupported
 
 SUFFIX = ".safetensors"
 HEADER = "accuracy_capture"
@@ -98,6 +98,11 @@ class Facts:
         """H and Hk."""
         return self.shapes["q"][2], self.shapes["k"][2]
 
+    @property
+    def cut(self) -> str:
+        """How its ranks have the tokens: the sharding, of each document where they have a part of each."""
+        return of_each(self.sharding, self.documents if self.by_document else ())
+
 
 @dataclass(frozen=True)
 class Recorded:
@@ -110,11 +115,6 @@ class Recorded:
     def first(self) -> Facts:
         """Of the first rank; what all ranks share is there."""
         return self.facts[0]
-
-    @property
-    def shared(self) -> tuple[str, tuple[int, ...]]:
-        """How its ranks have the tokens: sharding, and the documents where that is of each of them."""
-        return self.first.sharding, self.first.documents if self.first.by_document else ()
 
     @property
     def problem(self) -> dict[str, Any]:

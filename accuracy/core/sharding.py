@@ -1,9 +1,11 @@
 """Which rank holds which token? Rank r of W: contiguous, tokens [r S/W, (r+1) S/W); zigzag, of 2W chunks, chunk r and
 then chunk 2W-1-r, equal work under a causal mask; striped, tokens r, r+W, r+2W, ... (Brandon et al. 2023). Lengths,
-40+20+36: rank r holds the next n_r tokens, and no two ranks need hold as many.
+40+20+36: rank r holds the next n_r tokens, and no two ranks need hold as many. `zigzag of 300+724`: rank r holds a part
+of every document of these lengths.
 """
 
 import re
+from collections.abc import Sequence
 
 SHARDINGS = ("contiguous", "zigzag", "striped")
 UNEVEN = "uneven"  # what a schedule calls shardings by lengths
@@ -12,6 +14,17 @@ UNEVEN = "uneven"  # what a schedule calls shardings by lengths
 def lengths_of(sharding: str) -> tuple[int, ...]:
     """How many tokens each rank holds, of a sharding by lengths; nothing of others."""
     return tuple(map(int, sharding.split("+"))) if re.fullmatch(r"[1-9]\d*(\+[1-9]\d*)+", sharding) else ()
+
+
+def of_each(sharding: str, documents: Sequence[int]) -> str:
+    """The sharding of each document; of the whole sequence where there are none."""
+    return f"{sharding} of {'+'.join(map(str, documents))}" if documents else sharding
+
+
+def by_document(sharding: str) -> tuple[str, list[int]]:
+    """How each document is cut, and the documents' lengths; no lengths: it is the whole that is cut."""
+    kind, _, documents = sharding.partition(" of ")
+    return kind, [int(length) for length in documents.split("+") if length]
 
 
 def kind_of(sharding: str) -> str:
@@ -53,6 +66,8 @@ def padded_length(sharding: str, seqlen: int, size: int) -> int:
 
 def unsupported(sharding: str, seqlen: int, size: int) -> str | None:
     """Why a sequence cannot be cut so, or None."""
+    if by_document(sharding)[1]:  # `accuracy.world.documents.uncut` says it
+        return None
     if lengths := lengths_of(sharding):
         fits = len(lengths) == size and sum(lengths) == seqlen
         wrong = f"sharding={sharding} has {len(lengths)} ranks and {sum(lengths)} tokens, not world_size={size} and"

@@ -32,11 +32,12 @@ from accuracy.execute.folder import opened
 from accuracy.execute.plan import Planned, plan
 from accuracy.results import table
 from accuracy.results.table import ALL_RANKS, NOT_TAKEN, OK
+from accuracy.runtime import given_mask
 from accuracy.runtime.arguments import parameters, window_forms
 from accuracy.verdict.floor import LEVEL
 
 Ask = Callable[[Configuration], pd.DataFrame]
-Answered = tuple[Configuration, list[Planned]]
+Answered, Tables = tuple[Configuration, list[Planned]], tuple[pd.DataFrame, pd.DataFrame]
 SEQLEN, HEADS, HEAD_DIM = 128, 2, 64
 """A shape that kernels with a least tile take, too."""
 SECONDS = 60.0
@@ -45,15 +46,14 @@ WIDE = 30.0
 """Octaves of v up and down: float16 has 15 and 24."""
 TF32, SPLIT = ("tf32_cut", "tf32"), ("split_16", "split_20")
 MOST, MOST_SPLIT, MOST_WRONG = 2.0, 4.0, 2**-9
-"""By which the error may differ from that of one rounding: a scale moves values within a format; the parts that a value
-is split into are smaller than their bounds by what the first happens to leave. What is farther off on Gaussian inputs
-has a fault, which may put a few rows off by as much as parts lose."""
+"""By which the error may differ from that of one rounding: a scale moves values within a format, and parts of a value are
+smaller than their bounds. What is farther off on Gaussian inputs has a fault, as a few wrong rows are."""
 TIMES, INT8 = 3.0, (2**-9, 0.05)
 """Of out's error on Gaussian inputs over that on whole numbers, and its size: steps of a 127th of the largest of 128
 numbers, 2.7, are 0.006 of an entry, root mean square, and as much of the scores."""
 LARGEST, MOST_GAIN = 6.0, 0.25
-"""The largest of v's values, over their root mean square: no element is farther off than a rounding of that one, as a
-few wrong rows are. What rounding shifts the whole by, over its error: a factor is all of its error."""
+"""The largest of v's values over their root mean square: no element is farther off than a rounding of it. What rounding
+shifts the whole by, over its error: a factor is all of its error."""
 WINDOW, MOST_OF_WINDOW = 10, 0.05
 """Keys on either side; the error of out that rounding to bfloat16 stays below, where one key of eleven makes 0.3."""
 ONE_WAY = 0.5
@@ -65,8 +65,8 @@ def with_answers(configuration: Configuration, ask: Ask) -> Answered:
 
     Functions say what they compute in; further grids have dtypes and shapes that they take, where nobody gave any. With
     float32 taken, a further grid keeps those of its dtypes that are; else it gets all that are: one dtype alone has
-    none beside it that tells rounding from a fault. Nothing is asked where the grids are what their author wrote, or
-    where a variant is none of a user's functions. ask: measures a configuration; `measured_here`, or launched ranks.
+    none beside it that tells rounding from a fault. Nothing is asked of other variants, or where the author wrote the
+    grids. ask: measures a configuration, by `measured_here` or on launched ranks.
     """
     functions = configuration.variants and all(dict(each.options).get("fn") for each in configuration.variants)
     wanted = configuration.also or "float32" in configuration.dtypes
@@ -253,21 +253,23 @@ def _parts(variants: Sequence[Variant], size: int) -> int:
     return math.lcm(*(parts_of(each.sharding, size) for each in variants))
 
 
-def _first_answers(
-    tiny: Configuration, ask: Ask, problems: Sequence[Problem] = ()
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _first_answers(tiny: Configuration, ask: Ask, problems: Sequence[Problem] = ()) -> Tables:
     """Return the table of Gaussian inputs and of those that show what v, q and k are rounded to; and that of further
     problems, in one dtype. All is one run: ranks start once for it."""
-    copied = replace(tiny, inputs=(_inputs("copied", octaves=0.0), _inputs("whole")))
-    wide = replace(tiny, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),))
-    also = [copied, wide] if "float32" in tiny.dtypes else [copied]
+    seeing = ((each, given_mask.seeing_all(each)) for each in tiny.problems)  # else not every row of out is one of v
+    plain = tuple(replace(each, attn_mask=mask, softcap=None, seqlen_q=None) for each, mask in seeing)
+    copied = replace(tiny, problems=plain, inputs=(_inputs("copied", octaves=0.0),))
+    whole = replace(tiny, inputs=(_inputs("whole"),))
+    wide = replace(copied, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),))
+    also = [copied, whole, *([wide] if "float32" in tiny.dtypes else [])]
     if problems:
         dtype = MOSTLY_TAKEN if MOSTLY_TAKEN in tiny.dtypes else tiny.dtypes[0]
         also.append(replace(tiny, problems=tuple(problems), dtypes=(dtype,)))
     asked = replace(tiny, also=tuple(also))
     rows = ask(asked)
     is_further = rows["case_id"].isin({each.case.id for each in planned(asked) if each.case.problem in problems})
-    return rows[~is_further], rows[is_further]
+    known = (rows["inputs"] == "gaussian") | (rows["status"] == OK)  # who takes few queries alone may refuse as many
+    return rows[~is_further & known], rows[is_further]
 
 
 def _hardest(tiny: Configuration) -> list[Problem]:

@@ -26,6 +26,7 @@ from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.reference import choice
 from accuracy.results.table import TOO_FEW_RANKS
 from accuracy.runtime import given_mask
+from accuracy.runtime.sharding import sharding_of
 from accuracy.variant.base import schedule_of
 
 ADHOC = "adhoc"  # the name of a run without an experiment
@@ -165,10 +166,13 @@ def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:
             lack = f"variant {case.variant.name} {LACKS[feature]}"
             yield f"{lack}: drop {setting} or use variant=single_device world_size=1"
     yield given_mask.unsupported(case.problem)
+    of_bias = given_mask.of_gradient(case.problem) and all(schedule.own_sinks for schedule in schedules)
+    if of_bias and "dbias" not in _abilities(case.kernel, case.device).features:
+        yield f"kernel {case.kernel.name} has no gradient of a bias: use kernel=eager, or give attn_mask.detach()"
     inputs = plugins.load(case.inputs.source)
     if hasattr(inputs, "unsupported"):  # inputs that are read, not drawn, may not have what a case asks for
         yield inputs.unsupported(case, plugins.build_options(inputs, case.inputs.options))
-    yield sharding.unsupported(case.variant.sharding, problem.seqlen, case.world_size)
+    yield sharding.unsupported(sharding_of(case), problem.seqlen, case.world_size)
     yield from (schedule.unsupported(case) for schedule in schedules)
     policies = case.forward_precision, case.backward_precision
     if any(policy.low_wires and not each.low_wires for policy, each in zip(policies, schedules, strict=True)):

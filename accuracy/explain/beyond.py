@@ -21,7 +21,7 @@ from accuracy.measurement.targets import Named, Targets
 from accuracy.reference.float64 import Reference
 from accuracy.results.table import Columns
 from accuracy.runtime import given_mask
-from accuracy.runtime.sharding import cut
+from accuracy.runtime.sharding import cut, sharding_of
 
 PARTS = ("splits", "key_chunk", "query_chunk")
 """Knobs that cut a rank's keys or rows into parts: into how many, or how long a part is."""
@@ -43,7 +43,7 @@ def columns_of(observation: Observation) -> dict[str, Columns]:
     if case.dtype == "float32" and arithmetic in INSIDE:
         policy = cast(policy, arithmetic)
     limits = _limits(case, targets, policy)
-    layout = ("contiguous" if case.world_size == 1 else case.variant.sharding), case.world_size
+    layout = ("contiguous" if case.world_size == 1 else sharding_of(case)), case.world_size
     columns: dict[str, Columns] = {}
     for name, x in in_turn(case, targets, results):
         exact, limit = targets.reference[name], limits.get(name)

@@ -21,7 +21,7 @@ from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.table import Row
-from accuracy.runtime.sharding import token_map
+from accuracy.runtime.sharding import sharding_of, token_map
 from accuracy.world.base import Results
 
 WHOLE = 2.0**-5  # from a whole number: eight unit roundoffs of bfloat16, as `rounding_band` derives
@@ -93,7 +93,7 @@ def _findings(case: Case, name: str, held: Tensor, right: Tensor) -> Iterator[Ro
         "shown": ~visible & (held.abs() > smallest * unit / 2),
     }  # fmt: skip
     of_keys = name in ("dk", "dv")
-    for rank, tokens in enumerate(token_map(case.variant.sharding, problem.length(name), case.world_size)):
+    for rank, tokens in enumerate(token_map(sharding_of(case), problem.length(name), case.world_size)):
         for finding, chosen in kinds.items():
             pairs = chosen.any(1).any(0).cpu()
             of_rank = torch.zeros_like(pairs)

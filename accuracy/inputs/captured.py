@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 
 from accuracy.core.case import Case, Problem
 from accuracy.core.recording import AT, Recorded, choose
-from accuracy.runtime.sharding import joined
+from accuracy.runtime.sharding import join
 
 SHIPPED = Path(__file__).with_suffix(".safetensors")
 NAMES = ("q", "k", "v", "dout")
@@ -108,7 +108,7 @@ def _joined(found: Recorded, name: str) -> torch.Tensor:
     for path in found.files:
         with _opened(path) as file:
             shards.append(file.get_tensor(name))
-    return joined(shards, *found.shared)
+    return join(torch.stack(shards), found.first.cut)
 
 
 Version = tuple[int, ...]

@@ -17,7 +17,7 @@ from accuracy.core.dtype import INPUT_FORMATS, held
 from accuracy.core.quantisation import FORMATS
 from accuracy.runtime import rounding
 from accuracy.runtime.quantise import power_of_two_scaled
-from accuracy.runtime.sharding import cut
+from accuracy.runtime.sharding import cut, sharding_of
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def draw(part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
 def draw_shard(case: Case, rank: int) -> tuple[Tensor, ...]:
     """One rank's shards of q, k, v, dout (B, S/W, heads, D), rounded, on the case's device; of large inputs one whole
     tensor at a time is in memory."""
-    problem, sharding = case.problem, case.variant.sharding
+    problem, sharding = case.problem, sharding_of(case)
     large = problem.batch * problem.seqlen * problem.heads * problem.head_dim > KEPT_ELEMENTS
     draw_rounded = _draw_rounded.__wrapped__ if large else _draw_rounded
     read = plugins.read_digest(case.inputs)

@@ -30,7 +30,8 @@ class Kernel(Protocol):
     With the feature `window` it also takes `window=(left, right)` with causal=False (see `accuracy.core.masks.Block`;
     every row sees a key), with `softcap` `softcap=c`: scores become c tanh(scale q k^T / c), with `dropout`
     `dropout=d`: weights are multiplied by `d.kept` and `d.scale`; lse is of all scores. With `attn_mask` it takes
-    `mask`, (1 or B, 1 or H, Sq, Sk): true where a key is seen, or numbers that are added to the scores.
+    `mask`, (1 or B, 1 or H, Sq, Sk): true where a key is seen, or numbers that are added to the scores; with `dbias`
+    its backward adds the gradient of these to `dbias`, (1 or B, 1 or H, 1 or Sq, 1 or Sk).
     """
 
     def forward(
@@ -132,6 +133,7 @@ class How:
     softcap: float | None = None
     dropout: Dropout | None = None
     mask: Tensor | None = None
+    dbias: Tensor | None = None
 
     def raised(self, x: Tensor) -> Tensor:
         """x times what dropout multiplies the weights that it keeps by, in place; x without dropout."""
@@ -178,10 +180,10 @@ class KernelKnobs:
     def backward(
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
         causal: bool, gradient_dtype: torch.dtype, window: Window | None = None, softcap: float | None = None,
-        dropout: Dropout | None = None, mask: Tensor | None = None,
+        dropout: Dropout | None = None, mask: Tensor | None = None, dbias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See `Kernel.backward`."""
-        how = How(scale, causal, gradient_dtype, window, softcap, dropout, mask)
+        how = How(scale, causal, gradient_dtype, window, softcap, dropout, mask, dbias)
         dq, dk, dv = self._backward(dout, q, k, v, out, lse, how)
         return dq.to(gradient_dtype), dk.to(gradient_dtype), dv.to(gradient_dtype)
 

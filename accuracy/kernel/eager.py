@@ -12,6 +12,7 @@ from torch import Tensor
 
 from accuracy.core.dtype import FORMATS
 from accuracy.kernel.base import ALL_DTYPES, FEATURES, SCORES_AT_ONCE, Abilities, Gradients, How, KernelKnobs, dtype_of
+from accuracy.kernel.block.calls import part_of
 from accuracy.kernel.block.heads import by_group, by_kv_head, by_token
 from accuracy.kernel.block.sight import Sight, dropout_mask, scores
 from accuracy.runtime import arithmetic, given_mask
@@ -34,7 +35,7 @@ class Eager(KernelKnobs):
             if word not in ("input", "accumulate", *FORMATS):
                 missing = f"does not know {key} {word!r}; allowed: input, accumulate, {', '.join(FORMATS)}"
         return Abilities(
-            dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=(*FEATURES, "attn_mask"), missing=missing
+            dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=(*FEATURES, "attn_mask", "dbias"), missing=missing
         )
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
@@ -76,6 +77,9 @@ class Eager(KernelKnobs):
                 slope = slope if mask is None else how.raised(slope.mul_(mask))
                 slope = slope.sub_(delta).mul_(weights)
                 weights = weights if mask is None else weights.mul_(mask)
+                if how.dbias is not None:
+                    mine = part_of(how.dbias, rows, columns)
+                    mine += slope.flatten(1, 2).sum_to_size(mine.shape)
                 slope = slope if slope_of_cap is None else slope * slope_of_cap
                 weights, slope = weights.to(probability).to(compute), slope.to(probability).to(compute)
                 dq[:, rows] = by_token((slope @ keys[..., columns, :]).mul_(how.scale)).to(dq.dtype)

@@ -22,7 +22,7 @@ from accuracy.core.recording import RESULTS, Facts, Recorded
 from accuracy.live.mask import Mask, outweighs
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
-from accuracy.runtime.sharding import cut, cut_documents, joined
+from accuracy.runtime.sharding import cut, join
 
 Named = dict[str, Tensor]
 
@@ -161,12 +161,7 @@ class Call:
 
     def shards(self, x: Tensor) -> Tensor:
         """Cut into the ranks': (W, B, S/W, ...)."""
-        if self.size == 1:
-            return x[None]
-        facts = self.facts
-        if facts.by_document:
-            return cut_documents(x, facts.sharding, self.size, facts.documents)
-        return cut(x, facts.sharding, self.size)
+        return cut(x, self.facts.cut, self.size)
 
 
 def load(found: Recorded, device: str = "cpu") -> Call:
@@ -177,7 +172,7 @@ def load(found: Recorded, device: str = "cpu") -> Call:
             for name in found.first.shapes:
                 shards.setdefault(name, []).append(file.get_tensor(f"{found.first.layer}.{name}"))
     whole = {
-        name: joined([in_tokens(name, x) for x in each], *found.shared) if name != "mask" else each[0]
+        name: join(torch.stack([in_tokens(name, x) for x in each]), found.first.cut) if name != "mask" else each[0]
         for name, each in shards.items()
     }
     if "mask" in whole and not found.first.note:  # 1 stands for all queries, or all keys

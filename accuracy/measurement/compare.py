@@ -14,13 +14,12 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import coarser, tensor_dtype
 from accuracy.core.errors import WrongResult
-from accuracy.core.sharding import lengths_of
 from accuracy.measurement import metrics
 from accuracy.measurement.distance import Distance, distance
 from accuracy.measurement.metrics import Array, Sums, significand_bits
 from accuracy.measurement.targets import Targets
 from accuracy.results.table import ALL_TENSORS
-from accuracy.runtime.sharding import join, token_map
+from accuracy.runtime.sharding import join, sharding_of, token_map
 from accuracy.variant.base import schedule_of
 from accuracy.world.base import Results
 
@@ -137,8 +136,6 @@ def blanked(case: Case, results: Sequence[Results]) -> list[Results]:
     if not is_padded(case):
         return list(results)
     real = _real(case)
-    if bool(real.all()):
-        return list(results)
     return [
         tuple(_blanked(name, x, tokens) for name, x in zip(ALL_TENSORS, each, strict=False))
         for tokens, each in zip(real, results, strict=True)
@@ -161,16 +158,16 @@ def joined(case: Case, results: Sequence[Results]) -> dict[str, Tensor]:
         if len(returned) == len(ranks):
             shards = torch.stack(returned)
             shards = shards.transpose(-1, -2) if name == "lse" else shards
-            found[name] = join(shards, case.variant.sharding)[:, : case.problem.length(name)]
+            found[name] = join(shards, sharding_of(case))[:, : case.problem.length(name)]
     return found
 
 
 def is_padded(case: Case) -> bool:
-    """Return whether the sequence, or a rank's shard, is padded with zeros."""
-    return case.problem.padding is not None or bool(lengths_of(case.variant.sharding))
+    """Return whether the sequence, a document, or a rank's shard, is padded with zeros."""
+    return not bool(_real(case).all())
 
 
 def _real(case: Case) -> Tensor:
     """Return which of the ranks' tokens are no padding, (W, S/W)."""
     length = case.problem.seqlen
-    return token_map(case.variant.sharding, length, case.world_size) < length
+    return token_map(sharding_of(case), length, case.world_size) < length

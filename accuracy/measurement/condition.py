@@ -28,13 +28,14 @@ from torch import Tensor
 
 from accuracy.core.case import Case, Problem
 from accuracy.inputs.drawing import Inputs
+from accuracy.kernel.block.calls import part_of
 from accuracy.measurement.metrics import Array
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.reference.float64 import BLOCK_ELEMENTS, seen_keys
 from accuracy.results.derived import ratio
 from accuracy.runtime import given_mask
 from accuracy.runtime.dropout import Dropout
-from accuracy.runtime.sharding import cut, token_map
+from accuracy.runtime.sharding import cut, sharding_of, token_map
 
 Named = dict[str, Tensor]
 OF_QUERIES = ("out", "lse", "delta", "dq")
@@ -100,7 +101,7 @@ def columns(case: Case, magnitudes: Magnitudes, tensor: str, reference: Tensor) 
 
 
 def _shards(case: Case, tensor: Tensor) -> Tensor:
-    return cut(tensor, case.variant.sharding, case.world_size)
+    return cut(tensor, sharding_of(case), case.world_size)
 
 
 def _sum_of_squares(shards: Tensor) -> Array:
@@ -109,7 +110,7 @@ def _sum_of_squares(shards: Tensor) -> Array:
 
 def _count(case: Case, tensor: Tensor) -> Array:
     elements = tensor.numel() / case.problem.queries
-    tokens = token_map(case.variant.sharding, case.problem.queries, case.world_size) < case.problem.queries
+    tokens = token_map(sharding_of(case), case.problem.queries, case.world_size) < case.problem.queries
     return np.maximum(1.0, elements * tokens.sum(1).numpy())
 
 
@@ -186,7 +187,14 @@ def _add_heads(
             kept = mask.kept(range(item, item + 1), p.shape[0] * p.shape[1], scores)[0]
             factor = kept.unflatten(0, p.shape[:2]) * mask.scale
             products, dropped = products.mul_(factor), p * factor
-        ds = products.sub_(delta).mul_(p).mul_(slope)
+        ds = products.sub_(delta).mul_(p)
+        if "dbias" in found.absolute:
+            for each, terms in ((found.absolute, ds.abs()), (found.squares, ds.square())):
+                mine = part_of(each["dbias"].transpose(1, 2), rows, keys)[item % len(each["dbias"])]
+                of_heads = len(mine) == problem.heads
+                mine = mine.unflatten(0, (-1, share))[groups, own] if of_heads else mine[None]
+                mine += terms.sum_to_size(mine.shape)
+        ds.mul_(slope)
         if problem.sinks is not None:
             logits = torch.tensor(problem.sink_logits, dtype=lse.dtype, device=lse.device)
             mine = logits.unflatten(0, (-1, share))[groups, own]

@@ -26,7 +26,7 @@ from accuracy.measurement.targets import Targets
 from accuracy.reference.cache import Cache
 from accuracy.reference.float64 import Reference
 from accuracy.results.table import RESULTS_SCHEMA, SIDE_TABLES, Columns, Row
-from accuracy.runtime.sharding import cut
+from accuracy.runtime.sharding import cut, sharding_of
 from accuracy.simulate.program import Mode, Ran, RunRanks, simulate
 from accuracy.world.base import Results, Tensors
 
@@ -175,7 +175,7 @@ class Bench:
 
 def shards_of(case: Case, targets: Targets) -> list[Tensors]:
     """Return (q, k, v, dout) of every rank."""
-    shards = [cut(x, case.variant.sharding, case.world_size) for x in targets.given.tensors]
+    shards = [cut(x, sharding_of(case), case.world_size) for x in targets.given.tensors]
     return list(zip(*shards, strict=True))
 
 

@@ -21,9 +21,9 @@ from accuracy.measurement.compare import Compared
 from accuracy.measurement.metrics import Array
 from accuracy.measurement.observe import Bench, Observation, answers
 from accuracy.reference.cache import Cache
-from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, OK, UNSUPPORTED, Columns, Row
+from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, OF_ALL, OK, UNSUPPORTED, Columns, Row
 from accuracy.runtime import arithmetic, device
-from accuracy.runtime.sharding import token_map
+from accuracy.runtime.sharding import sharding_of, token_map
 from accuracy.simulate.program import RunRanks
 from accuracy.variant.base import schedule_of
 from accuracy.world.simulated import RankFailed
@@ -112,14 +112,16 @@ class Pipeline(Bench):
         about["reference"] = self.reference_cache.method_for(case.problem, self.device_of(case))
         blocks, positions, broken = [], [], []
         for name in ALL_TENSORS:
-            if name == "dsink" and not case.problem.sink_logits:
+            if name in OF_ALL and name not in observation.targets.reference:
                 continue
             if name not in compared:
                 reason = schedule_of(case.variant.forward).missing(name)
                 blocks.append(_block(1, {"tensor": name, "rank": ALL_RANKS, "status": UNSUPPORTED, "reason": reason}))
                 continue
-            length = case.world_size if name == "dsink" else case.problem.length(name)
-            tokens = token_map("contiguous" if name == "dsink" else case.variant.sharding, length, case.world_size)
+            length, sharding = case.problem.length(name), sharding_of(case)
+            if name in OF_ALL:
+                length, sharding = case.world_size * compared[name].shape[2], "contiguous"
+            tokens = token_map(sharding, length, case.world_size)
             columns = metric_columns(case, compared[name], tokens)
             same = {"tensor": name, "status": OK, "reason": "", **cost}
             blocks.append({**_block(len(columns["rank"]), same), **columns, **more.get(name, {})})

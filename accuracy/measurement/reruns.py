@@ -18,7 +18,7 @@ from accuracy.core.errors import WrongResult
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.results.table import ALL_TENSORS
 from accuracy.runtime import device
-from accuracy.runtime.sharding import token_map
+from accuracy.runtime.sharding import sharding_of, token_map
 from accuracy.simulate.program import PLAIN, Mode, Ran, build_kernel, rank_program, simulate
 from accuracy.world.base import Results, Tensors
 from accuracy.world.processes import ProcessesWorld, group_of_one, run_rank
@@ -275,7 +275,7 @@ def _poisoned(observation: Observation) -> Ran:
 def other_future(case: Case, rank: int, shards: Tensors) -> Tensors:
     """Return a rank's q, k, v, dout with other keys and values from a token on."""
     q, k, v, dout = shards
-    keys = token_map(case.variant.sharding, case.problem.seqlen, case.world_size)[rank] < _first_changed(case)
+    keys = token_map(sharding_of(case), case.problem.seqlen, case.world_size)[rank] < _first_changed(case)
     sign = torch.where(keys.to(k.device), 1.0, -1.0).to(k.dtype)[:, None, None]
     return q, k * sign, v * sign, dout
 
@@ -287,7 +287,7 @@ def _first_changed(case: Case) -> int:
 def _other_future(observation: Observation) -> list[dict[str, int]]:
     """Other keys and values from a token on: out, lse and dq of the tokens before it see none of them."""
     case, results = observation.case, observation.ran.results
-    problem, layout = case.problem, case.variant.sharding
+    problem, layout = case.problem, sharding_of(case)
     rows = token_map(layout, problem.queries, case.world_size) + problem.query_offset < _first_changed(case)
     past = [row.to(results[rank][0].device) for rank, row in enumerate(rows)]  # type: ignore[union-attr]
     other = [other_future(case, rank, each) for rank, each in enumerate(observation.shards)]

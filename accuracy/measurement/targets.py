@@ -18,6 +18,7 @@ from accuracy.core.case import Case, Part, Problem
 from accuracy.core.dtype import tensor_dtype
 from accuracy.core.masks import whole_blocks
 from accuracy.inputs.drawing import Inputs
+from accuracy.kernel.base import kernel_of
 from accuracy.kernel.block import calls, sink
 from accuracy.measurement import compute_device
 from accuracy.measurement.distance import Target, distance
@@ -26,7 +27,7 @@ from accuracy.reference.float64 import Reference
 from accuracy.results.table import ALL_TENSORS
 from accuracy.runtime.quantise import quantise
 from accuracy.runtime.rounding import round_to
-from accuracy.runtime.sharding import cut
+from accuracy.runtime.sharding import cut, sharding_of
 from accuracy.simulate.program import build_kernel, scores_of
 from accuracy.variant.base import schedule_of
 from accuracy.world.base import Results
@@ -76,9 +77,8 @@ class Targets:
         the kernels, where that is not the inputs'."""
         results = _results(reference)
         rounded = [
-            round_to(x, getattr(torch, tensor_dtype(name, dtype)))
+            None if x is None else round_to(x, getattr(torch, tensor_dtype(name, dtype)))
             for name, x in zip(ALL_TENSORS, results, strict=False)
-            if x is not None
         ]
         exact = _named(reference, inputs)
         floor = in_token_layout(tuple(rounded), inputs.dout)
@@ -101,13 +101,17 @@ class Targets:
             )
             sinks = problem.sink_logits
             out, lse = sink.apply(out, lse, sinks) if sinks else (out, lse)
-            dsink = [sink.gradient(dout, out, lse, sinks)] if sinks else []
+            dsink = sink.gradient(dout, out, lse, sinks) if sinks else None
             gradients: Results = (None, None, None)
             if lse is not None:  # of a kernel that has a backward
                 gradients = calls.backward_rows(
                     lambda block: calls.backward(kernel, scores, block, dout, q, k, v, out, lse, dtype), blocks, q, k
                 )
-            (results,) = compute_device.move_results([(out, lse, *gradients, *dsink)], self.inputs.q.device.type)
+            dbias = None if scores.dbias is None else scores.dbias.transpose(1, 2).to(dtype)
+            if "dbias" not in kernel_of(case.kernel).abilities(case.device).features:
+                dbias = None
+            results: Results = (out, lse, *gradients, dsink, dbias)
+            (results,) = compute_device.move_results([results], self.inputs.q.device.type)
             self.single_devices[case.kernel] = in_token_layout(results, self.inputs.dout)
         return self.single_devices[case.kernel]
 
@@ -136,8 +140,8 @@ class Targets:
             q, k, v, dout = (float(x.double().square().mean().sqrt()) for x in self.inputs.tensors)
             delta = problem.value_dim * dout * v
             slope = problem.softmax_scale * delta
-            dsink = delta * math.sqrt(problem.batch * problem.queries)
-            return {"out": v, "lse": 1.0, "dq": slope * k, "dk": slope * q, "dv": dout, "delta": delta, "dsink": dsink}
+            found = {"out": v, "lse": 1.0, "dq": slope * k, "dk": slope * q, "dv": dout, "delta": delta}
+            return found | dict.fromkeys(("dsink", "dbias"), delta * math.sqrt(problem.batch * problem.queries))
 
         return self.once("natural", sizes)
 
@@ -213,8 +217,9 @@ def _policy_of_results(case: Case, tensor: str) -> quantisation.Policy | None:
 
 
 def _results(reference: Reference) -> Results:
-    dsink = [reference.dsink] if reference.dsink.numel() else []
-    return (reference.out, reference.lse, reference.dq, reference.dk, reference.dv, *dsink)
+    dsink = reference.dsink if reference.dsink.numel() else None
+    dbias = reference.dbias.transpose(1, 2) if reference.dbias.numel() else None
+    return (reference.out, reference.lse, reference.dq, reference.dk, reference.dv, dsink, dbias)
 
 
 def _named(reference: Reference, inputs: Inputs) -> Named:
@@ -228,4 +233,4 @@ def _shards(case: Case, tensor: str, tokens: Tensor) -> Tensor:
 
 def _layout(case: Case) -> tuple[str, int]:
     """How shards are cut: a single rank's are the same in every sharding."""
-    return "contiguous" if case.world_size == 1 else case.variant.sharding, case.world_size
+    return "contiguous" if case.world_size == 1 else sharding_of(case), case.world_size

@@ -26,7 +26,7 @@ from accuracy.measurement.reruns import run_alone
 from accuracy.measurement.targets import Named, Targets
 from accuracy.paths import drift
 from accuracy.runtime.quantise import by_heads
-from accuracy.runtime.sharding import cut, token_map
+from accuracy.runtime.sharding import cut, sharding_of, token_map
 
 KEPT_BYTES = 2**28
 EIGHT_BITS = "quantised"
@@ -54,7 +54,7 @@ def answer(observation: Observation, options: None) -> Answer:
     for name in [each for each in a if each in b]:
         reference, length = targets.reference[name], case.problem.length(name)
         rows = drift.rows_of(name, case.dtype, a[name], b[name], reference, healthy[name], natural[name])
-        tokens = [each[each < length].numpy() for each in token_map(case.variant.sharding, length, case.world_size)]
+        tokens = [each[each < length].numpy() for each in token_map(sharding_of(case), length, case.world_size)]
         by_rank[name] = drift.rank_columns(rows, tokens)
         by_bin[name] = drift.bin_columns(rows, position_bins(length))
     return Answer(by_rank, by_bin)
@@ -93,6 +93,6 @@ def _widen(found: Named, own: Named, reference: Named, most: float) -> None:
 def run(case: Case, tensors: Sequence[Tensor]) -> Named:
     """Run all ranks on the whole q, k, v, dout in this process, a function alone in its group; return what they gave,
     as `joined` has it."""
-    layout = case.variant.sharding, case.world_size
+    layout = sharding_of(case), case.world_size
     shards = list(zip(*(cut(x, *layout) for x in tensors), strict=True))
     return joined(case, run_alone(case, shards).results)

@@ -49,7 +49,7 @@ def compute(method: str, problem: Problem, inputs: Inputs, seed: int) -> Referen
     sinks = {} if problem.sinks is None else {"sinks": problem.sink_logits}
     dropped = {} if problem.dropout is None else {"dropped": _dropped(problem.dropout, seed, inputs.q)}
     mask = given_mask.in_four(problem, inputs.q.dtype, inputs.q.device)
-    masked = {} if mask is None else {"mask": mask}
+    masked = {} if mask is None else {"mask": mask, "of_bias": given_mask.of_gradient(problem) or (1, 1, 0, 0)}
     how = {"scale": problem.softmax_scale, **problem.seen_by, **cap, **sinks, **dropped, **masked}
     reference: Reference = METHODS[method].attention(*inputs.tensors, **how)
     return reference

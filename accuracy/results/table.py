@@ -28,8 +28,10 @@ SCHEMA_VERSION = 3
 """Tables of other versions are rejected."""
 
 TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
-ALL_TENSORS = (*TENSORS[:-1], "dsink", TENSORS[-1])
-"""dsink: of problems with sinks only, one value a head, the same on all ranks."""
+ALL_TENSORS = (*TENSORS[:-1], "dsink", "dbias", TENSORS[-1])
+"""dsink: of problems with sinks only, one value a head, the same on all ranks; dbias: of one rank, where a bias
+wants a gradient, in its shape, queries before heads."""
+OF_ALL = ("dsink", "dbias")
 ALL_RANKS = -1
 
 TRACEBACKS = "tracebacks"

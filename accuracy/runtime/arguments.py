@@ -15,15 +15,16 @@ NAMES = {
     "window": ("window_size", "window", "sliding_window"),
     "cu_seqlens": ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_kv"),
     "max_seqlen": ("max_seqlen", "max_seqlen_q", "max_seqlen_k", "max_seqlen_kv"),
+    "cu_seqlens_padded": tuple(f"cu_seqlens{of}_padded" for of in ("", "_q", "_k", "_kv")),
 }
 """What we call an argument, and the field's names for it. A function gets it by the first name that it has."""
-EVERY_NAME = ("cu_seqlens", "max_seqlen")
+EVERY_NAME = ("cu_seqlens", "max_seqlen", "cu_seqlens_padded")
 """These a function gets by every name that it has: queries and keys begin and end alike."""
 OF_KEYS = {"cu_seqlens": ("cu_seqlens_k", "cu_seqlens_kv"), "max_seqlen": ("max_seqlen_k", "max_seqlen_kv")}
 """An argument's names that tell of keys alone: they get other values where keys are packed otherwise than queries."""
 OF_SLICES = ("local_k_slice", "heads_k_stride")
 """A function gets these only by its own parameters: a rank of it has a slice of packed sequences."""
-OWN_ALONE = ("grouped", *OF_SLICES)
+OWN_ALONE = ("grouped", "cu_seqlens_padded", *OF_SLICES)
 """A function that takes any word does not get these by that."""
 OPTIONAL = ("causal", "softmax_scale", "group", "grouped")
 """A function without the first has one mask, one without the second scales by D^-0.5."""

@@ -22,10 +22,11 @@ _kept: dict[str, Any] = {}
 def keep(mask: Any) -> str:
     """Keep a tensor, or a callable of four sizes that returns one; return its name. Raises ConfigError."""
     if isinstance(mask, Tensor):
-        mask = checked(mask).detach().clone()
-        content = (
-            f"{mask.dtype} {tuple(mask.shape)}".encode() + mask.cpu().flatten().view(torch.uint8).numpy().tobytes()
-        )
+        wanted = checked(mask).requires_grad
+        mask = mask.detach().clone()
+        numbers = mask.cpu().flatten().view(torch.uint8).numpy().tobytes()
+        content = f"{mask.dtype} {tuple(mask.shape)} {wanted}".encode() + numbers
+        mask.requires_grad_(wanted)
     elif callable(mask):
         content = _code(mask)
     else:
@@ -43,8 +44,8 @@ def sizes(mask: Any) -> dict[str, int]:
     return {name: size for name, size in found.items() if size > 1}
 
 
-def given(problem: "Problem", dtype: torch.dtype, device: torch.device | str) -> Tensor | None:
-    """Return a problem's mask in the shape in which it was given, or None. Raises ValueError where it does not fit."""
+def given(problem: "Problem") -> Tensor | None:
+    """Return a problem's mask as it came, in four dimensions, or None. Raises ValueError where it does not fit."""
     if problem.attn_mask is None:
         return None
     full = problem.batch, problem.heads, problem.queries, problem.seqlen
@@ -53,21 +54,38 @@ def given(problem: "Problem", dtype: torch.dtype, device: torch.device | str) ->
     mask = _kept[problem.attn_mask]
     if not isinstance(mask, Tensor):
         try:
-            mask = mask(*full)
+            with torch.enable_grad():
+                mask = mask(*full)
         except Exception as error:  # a function of anyone's
             raise ValueError(f"attn_mask is a function that raised {one_line(error)}; it gets B, H, Sq and S") from None
         checked(mask)
     if not fits(mask, full):
         raise ValueError(f"attn_mask has the shape {tuple(mask.shape)}, which is not broadcast to {full}")
-    return mask.to(device) if mask.dtype == torch.bool else mask.to(device, dtype)
+    return mask[(None,) * (4 - mask.dim())]
 
 
 def in_four(problem: "Problem", dtype: torch.dtype, device: torch.device | str) -> Tensor | None:
-    """Return the same as (1 or B, 1 or H, Sq, S), or None."""
-    mask = given(problem, dtype, device)
+    """Return the same as (1 or B, 1 or H, Sq, S), numbers in a dtype, or None."""
+    mask = given(problem)
     if mask is None:
         return None
-    return mask[(None,) * (4 - mask.dim())].expand(-1, -1, problem.queries, problem.seqlen)
+    mask = mask.detach().to(device, mask.dtype if mask.dtype == torch.bool else dtype)
+    return mask.expand(-1, -1, problem.queries, problem.seqlen)
+
+
+def of_gradient(problem: "Problem") -> tuple[int, ...]:
+    """Return the shape (1 or B, 1 or H, 1 or Sq, 1 or S) of a bias that wants a gradient, or nothing."""
+    mask = given(problem)
+    return tuple(mask.shape) if mask is not None and mask.requires_grad else ()
+
+
+def seeing_all(problem: "Problem") -> str | None:
+    """Return the name of a mask of the same kind as a problem's, under which every key is seen as it is, or None."""
+    try:
+        mask = given(problem)
+    except ValueError:  # which the plan says
+        return problem.attn_mask
+    return None if mask is None else keep(torch.ones(1) > 0 if mask.dtype == torch.bool else torch.zeros(1))
 
 
 def added(mask: Tensor, dtype: torch.dtype) -> Tensor:

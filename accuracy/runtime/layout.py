@@ -37,7 +37,7 @@ def _packed_sequences(
     batch, length = q.shape[:2]
     inner = torch.tensor(documents or (0, length), dtype=torch.int32)
     borders = torch.cat([inner[:1], *(inner[1:] + item * length for item in range(batch))]).to(q.device)
-    told = {"cu_seqlens": borders, "max_seqlen": int(inner.diff().max())}
+    told = {"cu_seqlens": borders, "cu_seqlens_padded": borders, "max_seqlen": int(inner.diff().max())}
     return tuple(x.flatten(0, 1) for x in (q, k, v)), told | dict(
         zip(OF_SLICES, (slice(0, batch * length), 1), strict=True)
     )
@@ -50,8 +50,8 @@ def called_with(layout: str) -> tuple[int, Iterable[str]]:
     return len(tensors), words
 
 
-PACKED = ("thd", "varlen")
-"""Two names of one layout: packed sequences."""
+PACKED = ("thd", "varlen", "thd_whole")
+"""Packed sequences; thd_whole: over ranks, where each is told of all of them."""
 _VARLEN = Layout(  # out (T, H, D), lse (H, T)
     _packed_sequences,
     lambda out, batch: out.unflatten(0, (batch, -1)),

@@ -1,17 +1,23 @@
 """Tensors cut into the ranks' shards (`accuracy.core.sharding`) and joined again."""
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.core.sharding import lengths_of, padded_length
+from accuracy.core import plugins
+from accuracy.core.case import Case
+from accuracy.core.sharding import by_document, lengths_of, of_each, padded_length
+from accuracy.runtime import arguments
+from accuracy.runtime.layout import PACKED
 
 
 def cut(tensor: Tensor, sharding: str, size: int) -> Tensor:
     """Shards of a (B, S, ...) tensor: (W, B, S/W, ...), contiguous in memory; zeros behind S that W cannot share,
     and behind each rank's tokens where these are fewer than another's."""
+    sharding, documents = by_document(sharding)
+    if documents:
+        whole = _behind(tensor, sum(documents) - tensor.shape[1])
+        return torch.cat([cut(part, sharding, size) for part in whole.split(documents, 1)], 2)
     if lengths := lengths_of(sharding):
         parts = tensor.split(lengths, 1)
         return torch.stack([_behind(x, max(lengths) - x.shape[1]) for x in parts])
@@ -32,6 +38,11 @@ def _behind(x: Tensor, count: int) -> Tensor:
 
 def join(shards: Tensor, sharding: str) -> Tensor:
     """The (B, S, ...) tensor of shards (W, B, S/W, ...): the inverse of `cut`."""
+    sharding, documents = by_document(sharding)
+    if documents:
+        size = len(shards)
+        each = shards.split([padded_length(sharding, length, size) // size for length in documents], 2)
+        return torch.cat([join(x, sharding)[:, :length] for x, length in zip(each, documents, strict=True)], 1)
     if lengths := lengths_of(sharding):
         return torch.cat([x[:, :length] for x, length in zip(shards, lengths, strict=True)], 1)
     if sharding == "striped":
@@ -42,25 +53,20 @@ def join(shards: Tensor, sharding: str) -> Tensor:
     return torch.cat([front, back.flip(0)]).transpose(0, 1).flatten(1, 2)
 
 
-def joined(parts: Sequence[Tensor], sharding: str, documents: Sequence[int] = ()) -> Tensor:
-    """As `join`, of one or several shards; documents: their lengths, where each rank has a part of each."""
-    if len(parts) == 1:
-        return parts[0]
-    shards = torch.stack(list(parts))
-    each = shards.split([length // len(shards) for length in documents or (shards.shape[2] * len(shards),)], 2)
-    return torch.cat([join(part, sharding) for part in each], 1)
-
-
-def cut_documents(tensor: Tensor, sharding: str, size: int, documents: Sequence[int]) -> Tensor:
-    """The inverse of `joined`."""
-    return torch.cat([cut(part, sharding, size) for part in tensor.split(list(documents), 1)], 2)
+def sharding_of(case: Case) -> str:
+    """Which tokens a case's ranks have: a user's function of packed sequences, by its variant's sharding of each."""
+    sharding, options = case.variant.sharding, dict(case.variant.options)
+    documents = case.problem.padded(sharding, case.world_size).documents
+    if case.world_size == 1 or not documents or lengths_of(sharding) or options.get("layout") not in PACKED:
+        return sharding
+    found = plugins.load_function(str(options["fn"]))
+    its_own = hasattr(found.module, "DISTRIBUTION") or arguments.by_slices(found.function)
+    return sharding if its_own else of_each(sharding, documents)
 
 
 def token_map(sharding: str, seqlen: int, size: int) -> Tensor:
     """Global token of every (rank, local position): int64 (W, S/W), a permutation of 0..S-1; padding from S on."""
-    if lengths := lengths_of(sharding):
-        tokens = cut(torch.arange(seqlen).unsqueeze(0), sharding, size).squeeze(1)
-        behind = torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
+    tokens = cut(torch.arange(1, seqlen + 1).unsqueeze(0), sharding, size).squeeze(1) - 1
+    if (behind := tokens < 0).any():
         tokens[behind] = torch.arange(seqlen, tokens.numel())
-        return tokens
-    return cut(torch.arange(padded_length(sharding, seqlen, size)).unsqueeze(0), sharding, size).squeeze(1)
+    return tokens

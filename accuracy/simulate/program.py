@@ -10,6 +10,7 @@ from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.core.case import Case
+from accuracy.core.dtype import accumulation_dtype
 from accuracy.core.sharding import lengths_of
 from accuracy.kernel.base import Kernel, kernel_of
 from accuracy.kernel.block import sink
@@ -65,7 +66,9 @@ def scores_of(case: Case) -> Scores:
     problem = case.problem
     dropout = None if problem.dropout is None else Dropout(problem.dropout, case.seed)
     mask = given_mask.in_four(problem, getattr(torch, case.dtype), case.device)
-    return Scores(problem.softmax_scale, problem.softcap, dropout, mask)
+    of_bias, dtype = given_mask.of_gradient(problem), getattr(torch, accumulation_dtype(case.dtype))
+    dbias = torch.zeros(of_bias, dtype=dtype, device=case.device) if of_bias else None
+    return Scores(problem.softmax_scale, problem.softcap, dropout, mask, dbias)
 
 
 @dataclass(frozen=True)

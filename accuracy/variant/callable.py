@@ -2,9 +2,8 @@
 
     fn(q, k, v, *, causal, softmax_scale, group) -> out or (out, lse)
 
-is_causal for causal, scale or sm_scale for softmax_scale. A function without `group` is not given it: it talks to the
-others in torch's default group, or it is one of one device, and cases of several ranks are unsupported. One without
-softmax_scale is measured where the problem's is D^-0.5.
+A function without `group` talks to the others in torch's default group, or it is one of one device: cases of several
+ranks are unsupported. One without softmax_scale is measured where the problem's is D^-0.5.
 
 q (B, S/W, H, D), k, v (B, S/W, Hk, D) and out are one rank's shards in the variant's sharding; group is the torch
 process group of the case's ranks; out has q's dtype, lse (B, H, S/W) is natural log in any floating dtype. Other
@@ -15,16 +14,11 @@ layouts: `accuracy.runtime.layout`. The module that holds fn may say more:
     surroundings(rank)        a context manager in which forward and backward run
     FEATURES                  by function the features of a problem that it knows: documents, which surroundings tell it
 
-A function of a user's is given more where it has a word for it: a soft cap (`softcap`), a window (`window_size`,
-`window` or `sliding_window`: a pair, or a number, of which a diagnosis finds out what it counts), documents (layout
-thd; over ranks: `accuracy.world.documents`), and on one rank sinks (`sinks`, `s_aux`, `sink` or `learnable_sink`: a
-tensor (H,), a logit a head in float32 at least, whose gradient is measured too), a mask (`attn_mask`, `attn_bias`,
-`bias` or `mask`: (1 or B, 1 or H, Sq, S), boolean or in the case's dtype). Queries of another number than keys, and
-values of another width, are measured where the user gives these: nothing tells a function that serves them from another
-one.
+A user's function is given more where it has a word for it: a soft cap, a window, documents, and on one rank sinks, and a
+mask or a bias, whose gradients are measured too. docs/functions.md has the words, and what is given by the user alone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -53,10 +47,9 @@ from accuracy.world.processes import ProcessesWorld, default_group
 
 @dataclass(frozen=True)
 class Options:
-    """fn: `package.module.function`, `FILE.py:function`, or one that `accuracy.measure` was given; layout: how it
-    takes tensors (`accuracy.runtime.layout`); arithmetic: what it computes its products in, where that is coarser than
-    its dtype (`accuracy.core.dtype.ARITHMETIC`), `float32` if they must be in float32; window: how it is told one
-    (`accuracy.runtime.arguments.WINDOWS`), `none`; None, of both: a diagnosis finds out."""
+    """fn: `package.module.function`, `FILE.py:function`, or one that `accuracy.measure` was given; layout: of tensors
+    (`accuracy.runtime.layout`); arithmetic: of its products, where coarser than its dtype, `float32` if no other is
+    allowed; window: how it is told one (`accuracy.runtime.arguments.WINDOWS`), `none`; None: a diagnosis finds out."""
 
     fn: str = ""
     layout: str = "bshd"
@@ -78,11 +71,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Graph:
-    """What autograd keeps between forward and backward: out and the q, k, v, and sinks, that it was made of.
+    """What autograd keeps between forward and backward: out and the q, k, v, sinks and bias of which it was made.
     surroundings: in which the backward runs, as the forward did."""
 
     out: Tensor
-    leaves: tuple[Tensor, ...]
+    leaves: Mapping[str, Tensor]
     surroundings: Callable[[], AbstractContextManager[Any]]
 
 
@@ -94,36 +87,42 @@ REFUSED = "not support backward"
 
 def attend(
     fn: Callable[..., Any], layout_name: str, q: Tensor, k: Tensor, v: Tensor, documents: Sequence[int] = (),
-    is_known: bool = False, sinks: Sequence[float] = (), sharding: str = "contiguous", **how: Any,
+    is_known: bool = False, sinks: Sequence[float] = (), sharding: str = "contiguous", wanting: str = "", **how: Any,
 ) -> tuple[Tensor, Tensor | None, Graph]:  # fmt: skip
     """Call fn in its layout; documents: their borders; is_known: that it shares its work, so nobody asks; sinks: a
-    logit a head, which it gets as a tensor (H,); sharding: of the tokens here; how: causal, softmax_scale, group, and
-    other words of fn's. Return out (B, S/W, H, D), lse (B, H, S/W) or None, and the graph."""
+    logit a head, which it gets as a tensor (H,); sharding: of the tokens here; wanting: the word of `how` whose tensor
+    wants a gradient; how: causal, softmax_scale, group, and other words of fn's. Return out (B, S/W, H, D), lse (B, H,
+    S/W) or None, and the graph."""
     grouped, group, over_ranks = q.shape[2] != k.shape[2], how.get("group"), None
     if layout_name in PACKED and group is not None and group.size() > 1 and not lengths_of(sharding):
         lengths = [end - begin for begin, end in pairwise(documents or (0, q.shape[1] * group.size()))]
-        over_ranks = packed(lengths, q, sharding, group, arguments.by_slices(fn), how["causal"])
+        whole = layout_name == "thd_whole" or names(fn, "cu_seqlens_padded")
+        told = {"by_slices": arguments.by_slices(fn), "whole": whole}
+        over_ranks = packed(lengths, q, sharding, group, how["causal"], **told)
 
-    def result_of(tensors: tuple[Tensor, ...]) -> Any:
-        own = [x if over_ranks is None else over_ranks.moved(x) for x in tensors[:3]]
+    def result_of(tensors: Mapping[str, Tensor]) -> Any:
+        own = [x if over_ranks is None else over_ranks.moved(x) for x in (tensors[name] for name in "qkv")]
         given, keywords = LAYOUTS[layout_name].arguments(own[0], own[1], own[2], () if over_ranks else documents)
-        keywords |= dict(zip(("sinks",), tensors[3:], strict=False)) | (over_ranks.words if over_ranks else {})
-        told = named(fn, {**how, "grouped": grouped, **keywords})
+        keywords |= {name: x for name, x in tensors.items() if name not in "qkv"}
+        told = named(fn, {**how, "grouped": grouped, **keywords, **(over_ranks.words if over_ranks else {})})
         for word, value in (over_ranks.of_keys if over_ranks else {}).items():
             told |= {name: value for name in arguments.OF_KEYS[word] if name in told}
         with _as_found(fn, group), torch.enable_grad(), unwritten(q, k, v):
             call = partial(fn, *given, **told)
             return call() if is_known else shared(fn, group, call)
 
-    wide = torch.promote_types(q.dtype, torch.float32)
-    inputs = (q, k, v, *([torch.tensor(sinks, dtype=wide, device=q.device)] if sinks else []))
-    leaves = tuple(x.detach().requires_grad_() for x in inputs)
+    inputs = {"q": q, "k": k, "v": v}
+    if sinks:
+        inputs["sinks"] = torch.tensor(sinks, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
+    if wanting:
+        inputs[wanting] = how[wanting]
+    leaves = {name: x.detach().requires_grad_() for name, x in inputs.items()}
     try:
         result = result_of(leaves)
     except RuntimeError as error:
         if REFUSED not in str(error):
             raise
-        result = result_of(tuple(x.detach() for x in inputs))  # forward only
+        result = result_of({name: x.detach() for name, x in inputs.items()})  # forward only
     with torch.enable_grad():
         out, lse = returned(result, layout_name, q, v.shape[-1])
         if over_ranks is not None:
@@ -142,19 +141,23 @@ def _as_found(fn: Callable[..., Any], group: Any) -> Iterator[None]:
 
 
 def differentiate(graph: Graph, dout: Tensor) -> Results:
-    """dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D) as autograd gives them, and with sinks dsink (1, 1, H), zero where out
-    does not depend on these; None, each, where the function is forward only."""
-    none = (None,) * len(graph.leaves)
+    """dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D) as autograd gives them, with sinks dsink (1, 1, H), with a bias dbias,
+    its queries before its heads, zero where out does not depend on these; None, each, where the function is forward
+    only."""
+    none = (None,) * 3
     if not graph.out.requires_grad:
         return none
     try:
-        with graph.surroundings(), unwritten(*graph.leaves, dout):
-            found = torch.autograd.grad(graph.out, graph.leaves, dout, materialize_grads=True)
+        leaves = [*graph.leaves.values()]
+        with graph.surroundings(), unwritten(*leaves, dout):
+            found = torch.autograd.grad(graph.out, leaves, dout, materialize_grads=True)
     except RuntimeError as error:
         if any(mark in str(error) for mark in NO_BACKWARD):
             return none
         raise
-    return *found[:3], *(x[None, None] for x in found[3:])
+    dq, dk, dv, *others = found
+    dsink = [others.pop(0)[None, None] if "sinks" in graph.leaves else None] if others else []
+    return dq, dk, dv, *dsink, *(x.transpose(1, 2) for x in others)
 
 
 @contextmanager
@@ -162,7 +165,6 @@ def unwritten(*tensors: Tensor) -> Iterator[None]:
     """Raises RuntimeError where the body wrote to the tensors, through `.data` too, and puts their values back: the
     next case has the same inputs."""
     before = [x.detach().clone() for x in tensors]
-    written = []
     try:
         yield
     finally:
@@ -221,7 +223,8 @@ class AnyCallable(Schedule):
             )
         if case.world_size > 1 and not hasattr(module, "DISTRIBUTION") and not arguments.by_slices(found.function):
             told = problem.padded(variant.sharding, case.world_size).documents
-            if told and (reason := uncut(told, variant.sharding, case.world_size)):
+            may_pad = names(found.function, "cu_seqlens_padded")
+            if told and (reason := uncut(told, variant.sharding, case.world_size, may_pad)):
                 return f"variant {variant.name} {reason}"
         for word in OF_PROBLEMS:
             if getattr(problem, word) is None and requires(found.function, word):
@@ -276,13 +279,14 @@ class AnyCallable(Schedule):
         fn, is_package = found.function, hasattr(found.module, "DISTRIBUTION")
         form = rank.options.window or next(iter(arguments.window_forms(parameters(fn) or {})), "pair")
         how = words(rank.scale, rank.scores.softcap, rank.visibility, form)
+        layout, word, of_bias = rank.options.layout, "", rank.scores.dbias
         if (mask := rank.scores.mask) is not None:
-            how[mask_names(parameters(fn) or {}, mask.is_floating_point())[0]] = mask
-        told = documents(rank.options.layout, rank.visibility)
+            word = mask_names(parameters(fn) or {}, mask.is_floating_point())[0]
+            how[word] = mask if of_bias is None else mask[tuple(map(slice, of_bias.shape))]
         with _surroundings(rank):
             return attend(
-                fn, rank.options.layout, q, k, v, told, is_package, rank.sinks, rank.sharding, group=rank.world.group,
-                **how,
+                fn, layout, q, k, v, documents(layout, rank.visibility), is_package, rank.sinks, rank.sharding,
+                wanting="" if of_bias is None else word, group=rank.world.group, **how,
             )  # fmt: skip
 
     async def backward(

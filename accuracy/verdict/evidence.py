@@ -27,7 +27,7 @@ from accuracy.core.dtype import (
 from accuracy.core.fields import pairs_of
 from accuracy.core.quantisation import unit_roundoff, wire_roundoff
 from accuracy.results.derived import SAID_LATER
-from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, RERUN_COUNTS
+from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, OF_ALL, RERUN_COUNTS
 from accuracy.verdict import inside
 from accuracy.verdict.rows import KERNEL, Rows, columns_of, combinations, typical
 from accuracy.verdict.rung import Rung, rungs_of, same_kernel
@@ -191,6 +191,8 @@ class Evidence:
 
 def extent(setting: Mapping[str, Any], tensor: str, ranks: np.ndarray) -> tuple[np.ndarray, float]:
     """How many (token, head) rows a tensor has on each of the ranks, and of how many elements each."""
+    if tensor in OF_ALL:
+        return np.full(len(ranks), float(setting["heads"])), 1.0  # of a bias's shape the table knows no more
     names = ("seqlen", "heads_kv") if tensor in ("dk", "dv") else ("seqlen_q", "heads")
     rows = math.prod(float(setting[name]) for name in ("batch", *names))
     share = np.where(ranks == ALL_RANKS, 1, int(setting["world_size"]))
@@ -243,7 +245,7 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
                 out_rungs=of_schedule["out"], on_one_rank=together[on_one_rank, tensor],
             )
             for tensor in ALL_TENSORS
-            if tensor != "dsink" or len(together[subject, tensor])  # a problem without sinks has no dsink
+            if tensor not in OF_ALL or len(together[subject, tensor])  # a problem without sinks has no dsink
         ]  # fmt: skip
     return found
 

@@ -1,7 +1,8 @@
 """Packed documents over ranks: which tokens a rank of a function holds, what it is told of them, and their exchange.
 
 By document, as the rings of ring-flash-attn have them: each rank has a part of every document, as its sharding cuts
-one, and the borders of these parts. By slices, as its llama3 has them: rank r has slice r of W of the packed tokens,
+one, and the borders of these parts; or, as TransformerEngine has them, those of the whole documents, and of these
+padded to what ranks can share. By slices, as its llama3 has them: rank r has slice r of W of the packed tokens,
 the borders of the documents of its queries and of the keys that they see, and where these keys begin and end.
 """
 
@@ -14,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from accuracy.core.sharding import lengths_of, parts_of
-from accuracy.runtime.sharding import cut_documents
+from accuracy.core.sharding import lengths_of, of_each, padded_length, parts_of
+from accuracy.runtime.sharding import token_map
 
 Tokens = list[list[int]]
 """For each rank the positions of the tokens that it holds, in its order."""
@@ -23,16 +24,16 @@ Tokens = list[list[int]]
 
 def by_document(lengths: Sequence[int], sharding: str, size: int) -> Tokens:
     """Return the tokens of ranks that have a part of every document."""
-    found: Tokens = cut_documents(torch.arange(sum(lengths))[None], sharding, size, lengths)[:, 0].tolist()
+    found: Tokens = token_map(of_each(sharding, lengths), sum(lengths), size).tolist()
     return found
 
 
-def uncut(lengths: Sequence[int], sharding: str, size: int) -> str | None:
+def uncut(lengths: Sequence[int], sharding: str, size: int, may_pad: bool = False) -> str | None:
     """Return why ranks cannot have a part of every document, or None."""
     if lengths_of(sharding):
         return f"has a part of each document on every rank, not sharding={sharding}: use sharding=contiguous"
     parts = parts_of(sharding, size)
-    uneven = [length for length in lengths if length % parts]
+    uneven = [] if may_pad else [length for length in lengths if length % parts]
     return f"cuts each document into {parts} parts: {uneven[0]} is no multiple of it" if uneven else None
 
 
@@ -57,16 +58,20 @@ class Packed:
 
 
 def packed(
-    lengths: Sequence[int], q: Tensor, sharding: str, group: dist.ProcessGroup, by_slices: bool, causal: bool
-) -> Packed:
-    """Return what a rank has of packed documents, of these lengths in each item of q (B, S/W, H, D)."""
+    lengths: Sequence[int], q: Tensor, sharding: str, group: dist.ProcessGroup, causal: bool,
+    by_slices: bool, whole: bool,
+) -> Packed:  # fmt: skip
+    """Return what a rank has of packed documents, of these lengths in each item of q (B, S/W, H, D). whole: it is told
+    of all of them."""
     rank, size, batch = group.rank(), group.size(), q.shape[0]
     every = [*lengths] * batch
     borders = torch.tensor([0, *every]).cumsum(0).tolist()
+    if not by_slices:  # its rows are of the tokens that it has
+        longer = torch.tensor([0, *(padded_length(sharding, length, size) for length in every)]).cumsum(0).tolist()
+        padded = _words(longer if whole else [border // size for border in longer], q)
+        told = {"cu_seqlens_padded": padded["cu_seqlens"]}
+        return Packed([], [], group, told | (_words(borders, q) if whole else padded), {})
     have = by_document([sum(lengths)] * batch, sharding, size)
-    if not by_slices:
-        local = [border // size for border in borders]
-        return Packed(have, by_document(every, sharding, size), group, _words(local, q), {})
     wanted = by_document([borders[-1]], "contiguous", size)
     begin, end = wanted[rank][0], wanted[rank][-1] + 1
     inside = [border for border in borders if begin < border < end]

@@ -28,6 +28,7 @@ from accuracy.measurement.pipeline import Pipeline
 from accuracy.results import storage
 from accuracy.runtime import arithmetic, device
 from accuracy.runtime.changes import Changes
+from accuracy.runtime.sharding import sharding_of
 from accuracy.simulate.program import Mode, Ran, build_kernel, rank_program
 from accuracy.variant.base import schedule_of
 from accuracy.world import sums
@@ -128,7 +129,7 @@ class Rank:
         """q, k, v, dout of this rank, kept for the cases that have the same; an exception waits for the case to run."""
         self.number = number
         case = self.case
-        key = case.inputs, case.problem, case.seed, case.said_dtype, case.variant.sharding, case.world_size
+        key = case.inputs, case.problem, case.seed, case.said_dtype, sharding_of(case), case.world_size
         if self.ranks.rank >= case.world_size:
             self._drawn_for, self._shards = None, ()
             return

@@ -10,7 +10,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.number import on_ranks
 from accuracy.explain.hypothesis.attention import FORWARD, MOST_SCORES, Attention, OnRows, Stage
-from accuracy.runtime.sharding import cut, join, token_map
+from accuracy.runtime.sharding import cut, join, sharding_of, token_map
 
 BACKWARD = ("dq", "dk", "dv")
 Predicts = Mapping[str, Tensor | Callable[[], Tensor]]
@@ -68,12 +68,12 @@ class Asked:
     @cached_property
     def tokens(self) -> Tensor:
         """Of the queries of each rank: (W, Sq/W)."""
-        return token_map(self.case.variant.sharding, self.case.problem.queries, self.size)
+        return token_map(sharding_of(self.case), self.case.problem.queries, self.size)
 
     @cached_property
     def keys(self) -> Tensor:
         """Of the keys of each rank: (W, S/W)."""
-        return token_map(self.case.variant.sharding, self.case.problem.seqlen, self.size)
+        return token_map(sharding_of(self.case), self.case.problem.seqlen, self.size)
 
     @cached_property
     def owners(self) -> tuple[Tensor, Tensor]:
@@ -93,11 +93,11 @@ class Asked:
 
     def shards(self, x: Tensor) -> Tensor:
         """(W, B, S/W, ...) of (B, S, ...)."""
-        return cut(x, self.case.variant.sharding, self.size)
+        return cut(x, sharding_of(self.case), self.size)
 
     def joined(self, shards: Tensor) -> Tensor:
         """The inverse of `shards`."""
-        return join(shards, self.case.variant.sharding)
+        return join(shards, sharding_of(self.case))
 
     def on_shards(self, move: Stage) -> Stage:
         """A move of stacked shards (W, B, S/W, heads, D) as one of a tensor (B, S, heads, D)."""

@@ -15,12 +15,14 @@ from accuracy.runtime.dropout import Dropout
 @dataclass(frozen=True)
 class Scores:
     """What becomes of q k^T: s = scale q k^T, softcap tanh(s / softcap) where there is one, and after the softmax the
-    dropout of the tokens at hand. mask: of all tokens, see `Kernel`."""
+    dropout of the tokens at hand. mask: of all tokens, see `Kernel`; dbias: a sum to which backward calls add the
+    gradient of a bias, (1 or B, 1 or H, 1 or Sq, 1 or S)."""
 
     scale: float
     softcap: float | None = None
     dropout: Dropout | None = None
     mask: Tensor | None = None
+    dbias: Tensor | None = None
 
     def of_all(self, queries: int, keys: int) -> "Scores":
         """Return the same for all tokens in sequence."""
@@ -51,11 +53,18 @@ def backward(
     lse: Tensor, gradient_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The kernel's dq of the block's rows and dk, dv of its keys, for out and lse over all keys."""
+    dbias: dict[str, Any] = {} if scores.dbias is None else {"dbias": part_of(scores.dbias, block.query, block.key)}
     return kernel.backward(
         dout[:, block.query], q[:, block.query], k[:, block.key], v[:, block.key],
         out[:, block.query], lse[:, :, block.query],
-        **scores.arguments(block), gradient_dtype=gradient_dtype,
+        **scores.arguments(block), **dbias, gradient_dtype=gradient_dtype,
     )  # fmt: skip
+
+
+def part_of(bias: Tensor, rows: slice, keys: slice) -> Tensor:
+    """A view of a bias (B, H, 1 or Sq, 1 or S) at some rows and keys."""
+    every = slice(None)
+    return bias[..., rows if bias.shape[2] > 1 else every, keys if bias.shape[3] > 1 else every]
 
 
 def forward_rows(
@@ -79,7 +88,8 @@ def backward_rows(
     dq, *of_keys = zip(*(differentiate(block) for block in blocks), strict=True)
     sums = []
     for parts in of_keys:
-        total = parts[0].new_zeros(k.shape, dtype=dtype_of("accumulate", parts[0]))
+        shape = *k.shape[:3], parts[0].shape[3]  # values may be wider than keys
+        total = parts[0].new_zeros(shape, dtype=dtype_of("accumulate", parts[0]))
         for block, part in zip(blocks, parts, strict=True):
             total[:, block.key] += part
         sums.append(total.to(parts[0].dtype))

@@ -116,8 +116,9 @@ def is_scaled(row: Mapping[str, Any]) -> bool:
 
 def _is_certain(tensor: str, effective: str, rows: float, certain: float, quantised: float) -> bool:
     """The one bound. certain: the gain beyond its standard errors; quantised: unit roundoff of what the kernel
-    quantises. Scores with errors of variance e^2 give weights exp(e^2 / 2) too large, all of one sign."""
-    return tensor != "lse" and rows >= FEWEST_ROWS and bool(certain > max(shift(effective), quantised))
+    quantises. Scores with errors of variance e^2 give weights exp(e^2 / 2) too large, all of one sign. dbias may have
+    few numbers."""
+    return tensor not in ("lse", "dbias") and rows >= FEWEST_ROWS and bool(certain > max(shift(effective), quantised))
 
 
 def gain_of(rows: Rows) -> tuple[float, float]:

@@ -40,6 +40,36 @@ def ring(q: Tensor, k, v, cu_seqlens, max_seqlen, causal=False, softmax_scale=No
     return _joined(found)
 
 
+def whole(q, k, v, cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, cu_seqlens_q_padded, cu_seqlens_kv_padded,
+          causal=False, softmax_scale=None, cp_group=None, counted=False):  # fmt: skip
+    """As TransformerEngine's: a rank is told the borders of all documents, and has chunks r and 2W - 1 - r of each as
+    it is padded. counted: the planted fault: keys of the padding are seen."""
+    rank, size = dist.get_rank(cp_group), dist.get_world_size(cp_group)
+    assert max_seqlen_q == max_seqlen_kv == int(cu_seqlens_q.diff().max())
+    k, v = _gathered(cp_group, k, v)
+    found, parts = [], 1 if size == 1 else 2
+    borders = itertools.pairwise(cu_seqlens_kv_padded.tolist())
+    for length, (begin, end) in zip(cu_seqlens_kv.diff().tolist(), borders, strict=True):
+        chunks = torch.arange(end - begin).chunk(parts * size)
+        places = [torch.cat([chunks[r], chunks[2 * size - 1 - r]]) if size > 1 else chunks[0] for r in range(size)]
+        mine, (first, last) = torch.cat(places), (begin // size, end // size)
+        seen = (mine < (end - begin if counted else length)).expand(len(places[rank]), -1)
+        seen = seen & (places[rank][:, None] >= mine) if causal else seen
+        found.append(_attend(q[first:last], *(x[:, first:last].flatten(0, 1) for x in (k, v)), seen, softmax_scale))
+    return _joined(found)
+
+
+def whole_padding_is_counted(q, k, v, cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, cu_seqlens_q_padded,
+                             cu_seqlens_kv_padded, causal=False, softmax_scale=None, cp_group=None):  # fmt: skip
+    return whole(q, k, v, cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, cu_seqlens_q_padded,
+                 cu_seqlens_kv_padded, causal, softmax_scale, cp_group, counted=True)  # fmt: skip
+
+
+def whole_without_padding(q, k, v, cu_seqlens, max_seqlen, causal=False, softmax_scale=None, group=None):
+    return whole(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, cu_seqlens, cu_seqlens, causal,
+                 softmax_scale, group)  # fmt: skip
+
+
 def zigzag(q, k, v, cu_seqlens, max_seqlen, causal=False, softmax_scale=None, group=None):
     chunks = 1 if dist.get_world_size(group) == 1 else 2
     return ring(q, k, v, cu_seqlens, max_seqlen, causal, softmax_scale, group, chunks)

@@ -57,6 +57,12 @@ def test_a_slip_is_seen(variant, problem, slip, tensors, least: float, monkeypat
     assert measure(*words).set_index("tensor")["error_rel"][tensors].groupby("tensor").max().min() > least
 
 
+@pytest.mark.parametrize("blocks", ["problem.window=4", "problem.documents=20+44"])
+def test_values_of_another_width_add_up_over_blocks(blocks: str) -> None:
+    words = ("variant=single_device", "kernel=eager", "dtype=float64", "problem.seqlen=64", "problem.head_dim_v=24")
+    assert measure(*words, blocks)["error_rel"].max() < 1e-12
+
+
 def reference_squares(lengths: tuple[int, ...], *words: str) -> list[float]:
     """The mean square of each rank's tokens of the reference's out."""
     out = pipeline().targets(case_of(*TINY, *words)).reference["out"]

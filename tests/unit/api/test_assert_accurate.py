@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn.functional import scaled_dot_product_attention
 
 from accuracy import assert_accurate
 from accuracy.verdict.rule import factor
+from tests.contract.variant.somebody import without_lse
 from tests.processes import launched
 
 pytestmark = pytest.mark.xdist_group("measure")
@@ -115,6 +117,22 @@ def test_wrong_sums_are_told_where_torch_s_own_kernel_takes_no_such_call() -> No
 
     with pytest.raises(AssertionError, match="dk is"):
         assert_accurate(wrong, device="cpu", softcap=5.0, **SMALL)
+
+
+def torch_s_own_alone(q, k, v, *, causal, softmax_scale, group, dv=1.0):
+    """On several ranks with other bits, in float32."""
+    if dist.get_world_size(group) == 1:
+        return torch_s_own(q, k, v, causal=causal, softmax_scale=softmax_scale)
+    wide = (x.float() for x in (q, k, dv * v - (dv - 1) * v.detach()))
+    return without_lse(*wide, causal=causal, softmax_scale=softmax_scale, group=group).to(q.dtype)
+
+
+def test_torch_s_own_sums_of_one_rank_are_no_fault_of_several() -> None:
+    few = {"heads": 4, "heads_kv": 1, "head_dim": 32, "world_size": [1, 2], "device": "cpu"}
+    with pytest.warns(UserWarning, match="torch's own CPU kernel"):
+        assert_accurate(torch_s_own_alone, **few)
+    with pytest.raises(AssertionError, match=r"dv is"):
+        assert_accurate(partial(torch_s_own_alone, dv=1.03), **few)
 
 
 def test_float32_inside_is_told_where_float64_was_asked_for() -> None:

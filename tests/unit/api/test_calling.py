@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,39 @@ def test_a_rank_checks_its_own_rows_of_packed_sequences_that_another_rank_has_th
         with pytest.raises(AssertionError, match="out is wrong") if late else nullcontext():
             found = accuracy.assert_close(own.pop("out"), *given[:3], dout=given[3], **own, **how)
             assert set(found) == {"out", "dq", "dk", "dv"}
+
+
+def padded(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_kv: Tensor, cu_seqlens_q_padded: Tensor,
+    counted: int = 0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As TransformerEngine's is called; counted: the planted fault sees so many keys of the padding."""
+    out, lse = torch.full_like(q, 7.0), q.new_full((q.shape[1], q.shape[0]), 7.0)
+    for begin, length in zip(cu_seqlens_q_padded.tolist(), cu_seqlens_q.diff().tolist(), strict=False):
+        rows, keys = slice(begin, begin + length), slice(begin, begin + length + counted)
+        out[rows] = attend(q[None, rows], k[None, keys], v[None, keys], False)[0]
+        scores = torch.einsum("qhd,khd->hqk", q[rows], k[keys].repeat_interleave(q.shape[1] // k.shape[1], 1)) / 4
+        lse[:, rows] = scores.logsumexp(-1)
+    return out, lse
+
+
+@pytest.mark.parametrize("counted", [0, 1])
+def test_what_pads_a_document_is_neither_seen_nor_compared(counted: int) -> None:
+    given, borders, begins = [x[0].double().requires_grad_() for x in tensors(1)], [0, 21, 61, 63], [0, 24, 72, 96]
+    inputs = [x.data for x in given[:3]]
+    how: dict[str, Any] = {
+        "layout": "thd",
+        "cu_seqlens": borders,
+        "cu_seqlens_padded": begins,
+        "dout": given[3].detach(),
+    }
+    out, lse = padded(*given[:3], *map(torch.tensor, (borders, borders, begins)), counted)
+    own = dict(zip(("dq", "dk", "dv"), torch.autograd.grad(out, given[:3], given[3]), strict=True))
+    rows = [*range(12), *range(24, 36), *range(72, 84)]
+    mine = {name: x[rows] for name, x in own.items()} | {"lse": lse.data[:, rows], "rows": rows}
+    for fn, more in ((partial(padded, counted=counted), {}), (out.data[rows], mine)):
+        with pytest.raises(AssertionError, match="out is wrong") if counted else nullcontext():
+            assert max(accuracy.assert_close(fn, *inputs, **how, **more).values()) < 1e-12
 
 
 def prefix(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -234,6 +268,7 @@ def test_a_device_without_float64_is_judged_on_the_processor() -> None:
         ({"cu_seqlens_q": BORDERS}, "without cu_seqlens_k"),
         ({"cu_seqlens": BORDERS, "layout": "bhsd"}, "layout='thd'"),
         ({"cu_seqlens_q": BORDERS, "cu_seqlens_k": [0, 96]}, "give as many"),
+        ({"cu_seqlens": BORDERS, "cu_seqlens_padded": [0, 20, 60, 96]}, "none shorter"),
         ({"cu_seqlens": BORDERS, "cu_seqlens_k": [0, 20, 40, 96], "window": 3}, "window came"),
         ({"mask_mod": prefix, "attn_mask": torch.ones(96, 96)}, "give one of them"),
         ({"layout": "hsd"}, "allowed: bhsd"),

@@ -38,6 +38,39 @@ def forward_alone(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, bias
     return attend(q, k, v, softmax_scale, bias, in_backward=False)
 
 
+class OverHeads(torch.autograd.Function):
+    """A bias for all heads, whose gradient is that of the first head alone, where it is to be summed over them."""
+
+    @staticmethod
+    def forward(ctx: Any, bias: Tensor, heads: int) -> Tensor:
+        return bias.expand(-1, heads, -1, -1).clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0].sum((0, 2, 3), keepdim=True)[:, :1].expand(1, 1, *gradients[0].shape[2:]), None
+
+
+def over_other_axes(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, bias: Tensor) -> Tensor:
+    """The planted fault: the gradient of a bias, summed over the wrong axes."""
+    return attend(q, k, v, softmax_scale, OverHeads.apply(bias, q.shape[2]))
+
+
+def detached(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, bias: Tensor) -> Tensor:
+    """The planted fault: a bias without a gradient."""
+    return attend(q, k, v, softmax_scale, bias.detach())
+
+
+def capped(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, bias: Tensor, softcap: float = 2.0
+) -> Tensor:
+    seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).tril()
+    wide = torch.promote_types(q.dtype, torch.float32)
+    keys, values = (x.repeat_interleave(q.shape[2] // k.shape[2], 2).to(wide) for x in (k, v))
+    scores = softcap * torch.tanh(torch.einsum("bqhd,bkhd->bhqk", q.to(wide), keys) * softmax_scale / softcap)
+    weights = (scores + bias).masked_fill(~seen, -torch.inf).softmax(-1)
+    return torch.einsum("bhqk,bkhd->bqhd", weights, values).to(q.dtype)
+
+
 def without(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
     return q
 
@@ -77,6 +110,58 @@ def test_torch_s_own_kernel_has_the_mask_too(given: Tensor, mask: str) -> None:
     assert rows.loc[rows["tensor"].isin(["out", "dq", "dk", "dv"]), "single_device_rel"].max() < 1e-12
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(2, 4, 64, 64), (64, 64), (4, 1, 64), (1, 1, 64, 1)])
+def test_the_gradient_of_a_bias_is_measured_where_it_wants_one(shape: tuple[int, ...], device: str) -> None:
+    bias = torch.randn(shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    how: dict[str, Any] = {"attn_mask": bias, "device": device, "batch": 2, **SMALL}
+    for fn, more in ((fine, {}), (capped, {"mask": "causal", "softcap": 2.0})):
+        rows = accuracy.measure(fn, dtype="float64", progress=False, **how, **more)
+        found = rows[rows["tensor"] == "dbias"]
+        assert found["status"].tolist() == ["ok", "ok"]
+        assert found[["error_rel", "single_device_rel"]].max(axis=None) < 1e-12
+        accuracy.assert_accurate(fn, **how, **more)
+    if shape[-1] > 1:  # else softmax takes no notice of it: its gradient is zero
+        for wrong in (detached, *([over_other_axes] if len(shape) == 2 else [])):
+            with pytest.raises(AssertionError, match=": dbias is"):
+                accuracy.assert_accurate(wrong, **how)
+
+
+@pytest.mark.filterwarnings("error")
+def test_rows_that_are_no_copies_of_values_are_no_sign_of_coarse_products() -> None:
+    """Where scores are capped, or a query's own key is hidden, out of `copied` is no row of v."""
+
+    def uncapped(
+        q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, softcap: float = 0.0
+    ) -> Tensor:
+        seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).tril()
+        return attend(q, k, v, softmax_scale, seen if causal else seen | True)
+
+    how = {"device": "cpu", "dtype": "float32", **SMALL}
+    hidden = seen() & ~torch.eye(64, dtype=torch.bool)
+    hidden[0, 1] = True
+    accuracy.assert_accurate(fine, attn_mask=hidden, **how)
+    capping = {"softcap": 1.0, "attn_mask": torch.zeros(64, 64), "mask": "causal"}
+    accuracy.assert_accurate(capped, **how, **capping)
+    with pytest.raises(AssertionError, match="dq is"):
+        accuracy.assert_accurate(uncapped, mask="causal", softcap=3.0, **how)
+
+
+def test_a_bias_that_wants_no_gradient_has_none() -> None:
+    rows = accuracy.measure(fine, attn_mask=torch.randn(64, 64), device="cpu", progress=False, **SMALL)
+    assert "dbias" not in set(rows["tensor"])
+
+
+def test_a_diagnosis_knows_a_bias_without_a_gradient(few_grids: None) -> None:
+    def learned(*sizes: int) -> Tensor:
+        return alibi(*sizes).requires_grad_()
+
+    how = {"dtype": "bfloat16", "device": "cpu", "progress": False, "attn_mask": learned, **SMALL}
+    found = accuracy.diagnose({"mine": fine, "theirs": detached}, **how)
+    wrong = found.verdicts[found.verdicts["label"].isin(BUGS)]
+    assert {*zip(wrong["variant"], wrong["tensor"], strict=True)} == {("theirs", "dbias")}
+
+
 def test_a_diagnosis_asks_under_the_mask(few_grids: None) -> None:
     how = {"dtype": "bfloat16", "device": "cpu", "progress": False, "attn_mask": alibi, **SMALL}
     found = accuracy.diagnose({"mine": fine, "theirs": forward_alone}, **how)
@@ -92,7 +177,9 @@ def test_a_diagnosis_asks_under_the_mask(few_grids: None) -> None:
         (fine, {"attn_mask": torch.zeros(64, 64, dtype=torch.bool)}, "hides all keys"),
         (fine, {"attn_mask": torch.ones(64, 64, dtype=torch.bool).triu(1).roll(1, 0), "mask": "causal"}, "hides all"),
         (fine, {"attn_mask": torch.full((64, 64), torch.nan)}, "nan"), (without, {"attn_mask": alibi}, "attn_mask"),
-        ("ring", {"attn_mask": alibi}, "attn_mask"), (fine, {"mask": "full"}, "without attn_mask"),
+        ("ring", {"attn_mask": alibi}, "attn_mask"),
+        (fine, {"attn_mask": torch.ones(64, 64).requires_grad_(), "kernel": "torch_flash"}, "kernel=eager"),
+        (fine, {"mask": "full"}, "without attn_mask"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(fn: Any, how: dict[str, Any], said: str) -> None:
