@@ -4,10 +4,10 @@ Kernels mostly take 16 bits alone. The further grids of experiment=diagnose are 
 shows best; a function that refuses these would be asked a quarter of the questions. So its further grids get the dtypes
 that it takes. The main grid keeps all four: what it refuses is a row with its own words.
 
-A tensor core's arithmetic is a fact, and no fault: products in TF32 have an error 5,000 times that of float32 products.
-Where each row of out is one row of v (inputs `copied`), out shows what v was rounded to: TF32 keeps 11 bits of each
-value, cut off or to the nearest, whatever its exponent, where float16 loses values that are small or large; several
-products of 16-bit parts keep about 16 or 20 bits. The function's cases are then held to that (`arithmetic`).
+A tensor core's arithmetic is a fact, no fault: TF32 has 5,000 times the error of float32 products. Where each row of
+out is one row of v (inputs `copied`), out shows what v was rounded to: TF32 keeps 11 bits of each value, cut off or to
+the nearest, whatever its exponent, where float16 loses values that are small or large; several products of 16-bit
+parts keep about 16 or 20 bits. The function's cases are then held to that (`arithmetic`).
 A window that is told as a number is that of the keys behind a query's own, or of all that the query sees. Both are
 usual, so the function is called with both, and held to the one in which it is right (`window`).
 """
@@ -46,8 +46,8 @@ WIDE = 30.0
 """Octaves of v up and down: float16 has 15 and 24."""
 TF32, SPLIT = ("tf32_cut", "tf32"), ("split_16", "split_20")
 MOST, MOST_SPLIT, MOST_WRONG = 2.0, 4.0, 2**-9
-"""By which the error may differ from that of one rounding: a scale moves values within a format, and parts of a value are
-smaller than their bounds. What is farther off on Gaussian inputs has a fault, as a few wrong rows are."""
+"""By which the error may differ from that of one rounding: a scale moves values within a format, parts of a value are
+below their bounds. What is farther off on Gaussian inputs has a fault, as a few wrong rows are."""
 TIMES, INT8 = 3.0, (2**-9, 0.05)
 """Of out's error on Gaussian inputs over that on whole numbers, and its size: steps of a 127th of the largest of 128
 numbers, 2.7, are 0.006 of an entry, root mean square, and as much of the scores."""

@@ -14,7 +14,7 @@ layouts: `accuracy.runtime.layout`. The module that holds fn may say more:
     surroundings(rank)        a context manager in which forward and backward run
     FEATURES                  by function the features of a problem that it knows: documents, which surroundings tell it
 
-A user's function is given more where it has a word for it: a soft cap, a window, documents, and on one rank sinks, and a
+A user's function is given more where it has a word for it: a soft cap, a window, documents, and on one rank sinks and a
 mask or a bias, whose gradients are measured too. docs/functions.md has the words, and what is given by the user alone.
 """
 
