@@ -8,8 +8,7 @@ A tensor core's arithmetic is a fact, no fault: TF32 has 5,000 times the error o
 out is one row of v (inputs `copied`), out shows what v was rounded to: TF32 keeps 11 bits of each value, cut off or to
 the nearest, whatever its exponent, where float16 loses values that are small or large; several products of 16-bit
 parts keep about 16 or 20 bits. The function's cases are then held to that (`arithmetic`).
-A window that is told as a number is that of the keys behind a query's own, or of all that the query sees. Both are
-usual, so the function is called with both, and held to the one in which it is right (`window`).
+A window that is a number counts the keys behind a query's own, or all that it sees: both are tried (`window`).
 """
 
 import math
@@ -37,7 +36,8 @@ from accuracy.runtime.arguments import parameters, window_forms
 from accuracy.verdict.floor import LEVEL
 
 Ask = Callable[[Configuration], pd.DataFrame]
-Answered, Tables = tuple[Configuration, list[Planned]], tuple[pd.DataFrame, pd.DataFrame]
+Answered = tuple[Configuration, list[Planned]]
+Tables = tuple[pd.DataFrame, pd.DataFrame]
 SEQLEN, HEADS, HEAD_DIM = 128, 2, 64
 """A shape that kernels with a least tile take, too."""
 SECONDS = 60.0
@@ -52,8 +52,8 @@ TIMES, INT8 = 3.0, (2**-9, 0.05)
 """Of out's error on Gaussian inputs over that on whole numbers, and its size: steps of a 127th of the largest of 128
 numbers, 2.7, are 0.006 of an entry, root mean square, and as much of the scores."""
 LARGEST, MOST_GAIN = 6.0, 0.25
-"""The largest of v's values over their root mean square: no element is farther off than a rounding of it. What rounding
-shifts the whole by, over its error: a factor is all of its error."""
+"""v's largest value over their root mean square: none is farther off than a rounding of it. What rounding shifts the
+whole by, over its error: a factor is all of its error."""
 WINDOW, MOST_OF_WINDOW = 10, 0.05
 """Keys on either side; the error of out that rounding to bfloat16 stays below, where one key of eleven makes 0.3."""
 ONE_WAY = 0.5
