@@ -52,7 +52,7 @@ TIMES, INT8 = 3.0, (2**-9, 0.05)
 """Of out's error on Gaussian inputs over that on whole numbers, and its size: steps of a 127th of the largest of 128
 numbers, 2.7, are 0.006 of an entry, root mean square, and as much of the scores."""
 LARGEST, MOST_GAIN = 6.0, 0.25
-"""v's largest value over their root mean square; what rounding shifts the whole by, over its error: a factor all of it."""
+"""v's largest value over their root mean square; what rounding shifts all by, over its error: a factor is all of it."""
 WINDOW, MOST_OF_WINDOW = 10, 0.05
 """Keys on either side; the error of out that rounding to bfloat16 stays below, where one key of eleven makes 0.3."""
 ONE_WAY = 0.5

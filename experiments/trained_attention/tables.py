@@ -10,7 +10,7 @@ from experiments.published import Tables, markdown
 
 CLAIMS = runpy.run_path(str(Path(__file__).with_name("claims.py")))
 NAME = "trained_attention/gpu.csv.gz"
-BLOCKS = ("state", "growth", "inputs", "errors", "floors", "rows", "worst_rows", "claims")
+BLOCKS = ("state", "growth", "made", "ring", "inputs", "errors", "floors", "rows", "worst_rows", "claims")
 ORDER = ("Gaussian", "sink", "heavy channels", "sink, heavy channels", "outliers")
 TENSORS = ("out", "dq", "dk", "dv")
 
@@ -28,13 +28,16 @@ def of(rows: pd.DataFrame) -> dict[str, str]:
     kernel, device = rows["kernel"].dropna().iloc[0], rows["device"].iloc[0]
     shown = _texts(found, "x_worst_rank").str.cat(found["x"].groupby(CLAIMS["KEYS"]).mean().map(" ({:.2f})".format))
     te = found["x_worst_rank"].groupby(CLAIMS["KEYS"]).mean()
-    at = {what: te.loc[what, "te_p2p", most, "out"] for what in ("Gaussian", "trained, first", "trained, last")}
+    at = te.xs("te_p2p", level="variant").xs((most, "out"), level=["world_size", "tensor"])
+    ring = found["x"].groupby(CLAIMS["KEYS"]).mean().xs("ring", level="variant").xs((most, "out"), level=[1, 2])
     judged = CLAIMS["claims"](rows)
     return {
         "state": f"{rows['seed'].nunique()} seeds, {device}, kernel {kernel}, torch {rows['torch'].iloc[0]}; text of Python"
         f" {rows['python'].iloc[0]}. The loss of other text falls from {losses.iloc[0]:.2f} to {losses.iloc[-1]:.2f} nats a byte.",
         "growth": f"{at['trained, last']:.1f} times single device's error of out on the worst of {most} ranks after training,"
         f" {at['trained, first']:.1f} before, {at['Gaussian']:.1f} on Gaussian inputs",
+        "made": f"{at['sink']:.0f} with a sink and {at['outliers']:.0f} with outliers",
+        "ring": f"{ring['trained, first']:.2f} to {ring['trained, last']:.2f} times over all ranks together",
         "inputs": _inputs(rows),
         "errors": _table(shown, ("ring", "zigzag", "llama3", "te_p2p"), TENSORS),
         "floors": _table(_texts(found, "x_floor"), ("ring", "te_p2p"), TENSORS),

@@ -9,20 +9,12 @@ from experiments.published import TENSORS, Tables, cells, chosen, markdown
 
 CLAIMS = runpy.run_path(str(Path(__file__).with_name("claims.py")))
 SIZES = [2, 4, 8, 16, 32, 64, 128, 256]
-PACKAGES = "weak_scaling_packages"
-TWINS = {
-    "ring_flash_attn_ring": "ring", "ring_flash_attn_zigzag": "zigzag", "ring_flash_attn_llama3": "llama3",
-    "transformer_engine_all_gather": "te_all_gather", "transformer_engine_p2p": "te_p2p",
-}  # fmt: skip
-AT = ["seed", "world_size", "tensor", "rank"]
 
 
 def blocks(tables: Tables) -> dict[str, str]:
     folders = sorted((tables.reports / "weak_scaling").glob("*/results.parquet"))
     if not folders:
-        return dict.fromkeys(
-            ("state", "ring", "found", "growth", "floor", "claims", "real", "packages", "apart"), "Not measured yet."
-        )
+        return dict.fromkeys(("state", "ring", "found", "growth", "floor", "claims"), "Not measured yet.")
     name = f"weak_scaling/{folders[-1].parent.name}"
     rows = chosen(tables.rows(name), status="ok", tensor=TENSORS)
     rows = rows.assign(tokens=rows["seqlen"] // rows["world_size"])
@@ -32,7 +24,6 @@ def blocks(tables: Tables) -> dict[str, str]:
         "floor": markdown(("over the rounding floor", "tokens a rank", *TENSORS), floors(rows)),
         "growth": markdown(("", "tokens a rank", "tensor", "W = 2", *SIZES[1:]), growth(rows)),
         "claims": tables.claims(name),
-        **of_packages(tables, rows),
     }
 
 
@@ -73,33 +64,3 @@ def floors(rows: pd.DataFrame) -> list[tuple[str, ...]]:
         (f"{variant}, W = {ranks}", f"{tokens:,}", *(f"{line[tensor]:.2f}" for tensor in TENSORS))
         for (variant, tokens, ranks), line in means.iterrows()
     ]
-
-
-def of_packages(tables: Tables, simulated: pd.DataFrame) -> dict[str, str]:
-    """Packages' own code on real ranks of 2,048 tokens: worst rank, and how far it is from our schedule's."""
-    runs = tables.of(PACKAGES)
-    if not runs:
-        return dict.fromkeys(("real", "packages", "apart"), "Not measured yet.")
-    rows = chosen(runs[-1], status="ok", tensor=TENSORS)
-    means = CLAIMS["over_ranks"](rows, "max", ["variant", "tensor", "world_size"])
-    text = means.set_index(["variant", "tensor", "world_size"])["x_single_device"].unstack("world_size")
-    lines = [
-        (variant, tensor, *cells(text.loc[variant, tensor], SIZES[:5]))
-        for variant in sorted({*rows["variant"]})
-        for tensor in TENSORS
-    ]
-    ours = simulated[simulated["tokens"] == 2048].set_index(["variant", *AT])["error_rel"]
-    theirs = rows.set_index(["variant", *AT])["error_rel"]
-    apart = {
-        package: (theirs[package] / ours[twin] - 1).abs().dropna()
-        for package, twin in TWINS.items()
-        if package in theirs
-    }
-    return {
-        "real": f"to {apart['transformer_engine_p2p'].max():.2%}",
-        "packages": markdown(("", "tensor", "W = 2", *SIZES[1:5]), lines),
-        "apart": markdown(
-            ("package", "our schedule", "errors compared", "that differ", "furthest apart"),
-            [(name, TWINS[name], f"{len(x):,}", f"{(x > 0).sum():,}", f"{x.max():.2%}") for name, x in apart.items()],
-        ),
-    }

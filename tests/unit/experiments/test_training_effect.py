@@ -14,7 +14,7 @@ from torch import Tensor
 
 from accuracy.core.paths import EXPERIMENTS
 from accuracy.inputs.drawing import NAMES
-from accuracy.runtime.sharding import joined
+from accuracy.runtime.sharding import join
 from experiments.depth.attention import Attention
 from experiments.training_effect import train as script
 from tests.contract.package.driving import case_of, missing, results_of
@@ -108,7 +108,7 @@ def differing(ranks: RealRanks, size: script.Size, words: tuple[str, ...], folde
     for number, call in enumerate(calls):
         theirs = results_of(ranks, case_of(P2P, *asked, f"inputs.captured.layer=call_{number}"))
         for name in RESULTS:
-            whole = joined([each[name].cpu() for each in theirs], "zigzag")
+            whole = join(torch.stack([each[name].cpu() for each in theirs]), "zigzag")
             found[name] = max(found[name], float((whole != call[name]).double().mean()))
     return found
 
