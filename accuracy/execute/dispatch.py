@@ -74,7 +74,7 @@ def measure(
     if alone := [each for each in pending if _needs_no_other(each)]:
         from accuracy.measurement.reruns import run_alone
 
-        yield from here(Pipeline(configuration.name, _cache(configuration), run_alone), alone)
+        yield from here(Pipeline(configuration.name, _cache(configuration), run_alone, alone=True), alone)
         pending = [each for each in pending if not _needs_no_other(each)]
     runnable = [each.case for each in pending if each.unsupported is None]
     workers = min(configuration.workers, len(runnable))

@@ -16,20 +16,23 @@ from accuracy.runtime import arithmetic
 from accuracy.runtime.device import move
 from accuracy.world.base import Results
 
-MOST_PRODUCTS = 2**23
-"""Of elements of q and k, in all heads, that a processor takes on: 20 ms for a reference and all that is made of it, as
-long as a GPU takes for its launches."""
-MOST_ELEMENTS = 2**17
-"""Of k, in all query heads: 20 ms too, as each is in a hundred operations; of one query's products they are all."""
+MOST_PRODUCTS = 2**27
+"""Of elements of q and k, in all heads, that a processor takes on: 0.3 s for a reference and all that is made of it."""
+MOST_ELEMENTS = 2**21
+"""Of k, in all query heads: 0.2 s, as each is in a hundred operations; of one query's products they are all."""
+ALONE = 16
+"""By so much a processor takes on less for a process that has the GPU alone: 20 ms, as long as a GPU needs for its
+launches. Where processes share one, each waits for what the others launched."""
 
 
-def compute_device(case: Case, method: str = "auto") -> str:
-    """cpu or cuda. method: of the reference, as configured. What is compared with other paths, or between runs of other
-    shapes (an observer says so by `OTHER_SHAPES`), stays on the case's device."""
+def compute_device(case: Case, method: str = "auto", alone: bool = False) -> str:
+    """cpu or cuda. method: of the reference, as configured; alone: whether no other process of this run is on the GPU.
+    What is compared with other paths, or between runs of other shapes (an observer says so by `OTHER_SHAPES`), stays on
+    the case's device."""
     of_other_shapes = any(getattr(plugins.load(each.source), "OTHER_SHAPES", False) for each in case.observers)
     pairs, dim = case.problem.pairs, max(case.problem.head_dim, case.problem.value_dim)
-    small = pairs * dim <= min(MOST_PRODUCTS, MOST_ELEMENTS * case.problem.queries)
-    on_cpu = small and case.against is None and not of_other_shapes and method != "fused"
+    most = min(MOST_PRODUCTS, MOST_ELEMENTS * case.problem.queries) // (ALONE if alone else 1)
+    on_cpu = pairs * dim <= most and case.against is None and not of_other_shapes and method != "fused"
     return "cpu" if on_cpu else case.device
 
 

@@ -109,11 +109,15 @@ class Bench:
     """Observes cases one after another, and keeps the inputs and targets that neighbouring cases share. A worker's is a
     `Pipeline`, which makes rows of them.
 
-    batched: whether a simulated world computes several ranks in one kernel call where that changes no bit.
+    batched: whether a simulated world computes several ranks in one kernel call where that changes no bit; alone:
+    whether no other process of this run is on the GPU.
     """
 
-    def __init__(self, reference_cache: Cache, run_ranks: RunRanks | None = None, batched: bool = True) -> None:
+    def __init__(
+        self, reference_cache: Cache, run_ranks: RunRanks | None = None, batched: bool = True, alone: bool = False
+    ) -> None:
         self.reference_cache = reference_cache
+        self.alone = alone
         self.batched = batched
         self.run_ranks = run_ranks or partial(simulate, batched=batched)
         self._drawn: tuple[object, dict[str, Tensor]] | None = None
@@ -155,7 +159,7 @@ class Bench:
     def device_of(self, case: Case) -> str:
         """Return where inputs are rounded, the reference is computed and results are compared: the CPU for a small
         problem. Kernels run on the case's device."""
-        return compute_device.compute_device(case, self.reference_cache.method)
+        return compute_device.compute_device(case, self.reference_cache.method, self.alone)
 
     def forget(self) -> None:
         """Free the targets, and the device memory that torch keeps; the drawn inputs are on the CPU, and stay."""

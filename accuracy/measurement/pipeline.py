@@ -58,9 +58,10 @@ class Pipeline(Bench):
     """Measures cases one after another for one experiment."""
 
     def __init__(
-        self, experiment: str, reference_cache: Cache, run_ranks: RunRanks | None = None, batched: bool = True
-    ) -> None:
-        super().__init__(reference_cache, run_ranks, batched)
+        self, experiment: str, reference_cache: Cache, run_ranks: RunRanks | None = None, batched: bool = True,
+        alone: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(reference_cache, run_ranks, batched, alone)
         self.experiment = experiment
 
     def unsupported(self, case: Case, reason: str) -> Measured:

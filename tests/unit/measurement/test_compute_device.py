@@ -87,6 +87,8 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
 def test_what_is_large_or_compared_with_other_paths_stays_on_the_gpu() -> None:
     small = replace(case_of("kernel=eager"), device="cuda")
     assert compute_device(small) == "cpu"
+    middle = replace(small, problem=replace(small.problem, batch=1, seqlen=528, heads=8, heads_kv=2, head_dim=32))
+    assert [compute_device(middle, alone=alone) for alone in (False, True)] == ["cpu", "cuda"]
     large, decoding = replace(small.problem, seqlen=65536), replace(small.problem, seqlen=131072, seqlen_q=1)
     away = [replace(small, problem=problem) for problem in (large, decoding)]
     away.append(replace(case_of("kernel=eager", "reruns.batchmates=4"), device="cuda"))
