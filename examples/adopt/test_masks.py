@@ -6,12 +6,15 @@ import torch.nn.functional as F
 
 import accuracy
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 generator = torch.Generator().manual_seed(0)
-Q, K, V, DOUT = (torch.randn(2, 4, 96, 32, generator=generator) for _ in range(4))  # (B, H, S, D)
-DOCUMENTS = torch.tensor([[0] * 40 + [1] * 56, [0] * 72 + [1] * 24])  # by batch row
-MASK = (DOCUMENTS[:, None, :, None] == DOCUMENTS[:, None, None, :]) & torch.ones(96, 96, dtype=torch.bool).tril()
+Q, K, V, DOUT = (torch.randn(2, 4, 96, 32, generator=generator).to(DEVICE) for _ in range(4))  # (B, H, S, D)
+DOCUMENTS = torch.tensor([[0] * 40 + [1] * 56, [0] * 72 + [1] * 24], device=DEVICE)  # by batch row
+MASK = (DOCUMENTS[:, None, :, None] == DOCUMENTS[:, None, None, :]) & torch.ones(
+    96, 96, dtype=torch.bool, device=DEVICE
+).tril()
 SLOPES = 2.0 ** -torch.arange(1, 5)
-BIAS = -SLOPES[:, None, None] * (torch.arange(96)[:, None] - torch.arange(96)).abs()
+BIAS = -(SLOPES[:, None, None] * (torch.arange(96)[:, None] - torch.arange(96)).abs()).to(DEVICE)
 
 
 def test_documents_that_differ_by_batch_row():
@@ -47,7 +50,8 @@ def test_a_bias_gradient_of_one_head_alone_is_found():
 
 def test_a_mask_that_lets_one_key_too_many_pass_is_found():
     def wrong(q, k, v, attn_mask):
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask | torch.eye(96, dtype=torch.bool).roll(1, 1))
+        one_more = torch.eye(96, dtype=torch.bool, device=q.device).roll(1, 1)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask | one_more)
 
     with pytest.raises(AssertionError):
         accuracy.assert_close(wrong, Q, K, V, dout=DOUT, layout="bhsd", attn_mask=MASK)

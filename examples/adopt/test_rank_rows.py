@@ -1,5 +1,8 @@
 """What one rank of a ring checks by itself: the rows of its own tokens, against the whole sequence."""
 
+from importlib import import_module
+from importlib.util import find_spec
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,8 +10,9 @@ import torch.nn.functional as F
 import accuracy
 
 RANKS, TOKENS = 4, 256
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 generator = torch.Generator().manual_seed(0)
-Q, K, V, DOUT = (torch.randn(1, TOKENS, 4, 64, generator=generator).to(torch.bfloat16) for _ in range(4))
+Q, K, V, DOUT = (torch.randn(1, TOKENS, 4, 64, generator=generator).to(DEVICE, torch.bfloat16) for _ in range(4))
 
 
 def rows_of(rank):
@@ -31,6 +35,14 @@ def run_with_context_parallelism(rank, factor=1.0):
 def test_a_rank_s_own_rows(rank):
     out, dq, dk, dv = run_with_context_parallelism(rank)
     accuracy.assert_close(out, Q, K, V, dout=DOUT, dq=dq, dk=dk, dv=dv, causal=True, rows=rows_of(rank))
+
+
+@pytest.mark.skipif(DEVICE == "cpu" or not find_spec("transformer_engine"), reason="needs TransformerEngine, a GPU")
+@pytest.mark.parametrize("name", ["p2p", "all_gather"])
+def test_transformer_engine_s_own_code(name):
+    """Its FlashAttention path, on ranks that share a GPU if need be."""
+    fn = getattr(import_module("accuracy.package.transformer_engine"), name)
+    accuracy.assert_accurate(fn, sharding="zigzag", dtype="bfloat16", world_size=2)
 
 
 def test_a_factor_that_the_usual_tolerance_passes_is_found():

@@ -1,5 +1,8 @@
 """A zigzag ring on real ranks, which the test starts by itself."""
 
+from importlib import import_module
+from importlib.util import find_spec
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,7 +25,7 @@ def wrong_zigzag_attention(q, k, v, *, causal=True, softmax_scale=None, group=No
 
 def _zigzag(q, k, v, causal, softmax_scale, group, wrong=False):
     rank, size, chunk = dist.get_rank(group), dist.get_world_size(group), q.shape[1] // 2
-    token = torch.arange(chunk)
+    token = torch.arange(chunk, device=q.device)
     places = [torch.cat([token + r * chunk, token + (2 * size - 1 - r) * chunk]) for r in range(size)]
     keys, values = (torch.cat(all_gather(x.contiguous(), group=group), 1) for x in (k, v))
     row = places[rank].clone()
@@ -37,6 +40,12 @@ def _zigzag(q, k, v, causal, softmax_scale, group, wrong=False):
 
 def test_a_zigzag_ring_is_accurate():
     accuracy.assert_accurate(zigzag_attention, sharding="zigzag", dtype="float32", world_size=[1, 2])
+
+
+@pytest.mark.skipif(not (torch.cuda.is_available() and find_spec("ring_flash_attn")), reason="needs the package, a GPU")
+def test_the_package_s_own_zigzag_ring_is_accurate():
+    fn = import_module("ring_flash_attn").zigzag_ring_flash_attn_func
+    accuracy.assert_accurate(fn, sharding="zigzag", dtype="bfloat16", world_size=[1, 2])
 
 
 def test_a_chunk_with_the_other_s_mask_is_found():

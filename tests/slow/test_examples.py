@@ -1,4 +1,4 @@
-"""Every example runs as its README says, on a CPU."""
+"""Every example runs as its README says, on a CPU; those that can, on a GPU."""
 
 import re
 from pathlib import Path
@@ -20,6 +20,13 @@ def test_every_example_is_named_and_every_test_of_theirs_passes(tmp_path: Path) 
     assert done.returncode == 0, done.stdout
     passed = {Path(each).name for each in re.findall(r"^PASSED (\S+?)::", done.stdout, re.MULTILINE)}
     assert passed == {each.name for each in EXAMPLES.rglob("test_*.py")}
+
+
+@pytest.mark.gpu
+def test_the_tests_of_other_projects_pass_on_a_gpu_and_packages_own_code_with_them(tmp_path: Path) -> None:
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", str(EXAMPLES / "adopt"), folder=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert len(re.findall(r"^PASSED \S+_s_own_(?:code|zigzag)", done.stdout, re.MULTILINE)) == 3
 
 
 def test_a_ring_under_torchrun_has_the_error_of_one_device(tmp_path: Path) -> None:
