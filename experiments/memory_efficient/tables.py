@@ -99,10 +99,7 @@ def _shapes(table: pd.DataFrame) -> dict[str, str]:
     }
     longer = ms["forward"]["efficient, lse kept"] / ms["forward"]["efficient, no lse"] - 1
     off = max(abs(1 - each) for some in over.values() for each in some)
-    own = [
-        f"{span(less['both'].loc[:, [first, last]], '.1f')} times at {first:,} and {last:,} tokens"
-        for first, last in ((127, 128), (512, 513), (1023, 1024))
-    ]
+    own = [f"{span(less['both'].xs(n, level='length'), '.1f')} times at {n:,} tokens" for n in (127, 512, 1024)]
     return {
         "own": ", ".join(own),
         "shapes": markdown(
