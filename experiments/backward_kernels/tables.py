@@ -38,4 +38,5 @@ def blocks(tables: Tables) -> dict[str, str]:
         "off": f"{tables.csv(GRID)['off'].max():.1e}".replace("e-0", "e-"),
         "fails": f"fails at 2,048 tokens, where the factor is {head[1, '2048']:.2f}; that over the fused kernel by tile fails at {(tile < 1).sum()} of the {len(tile)} sizes",
         "by_head": f"{span(equal[1], '.1f')} times as long at batch 1 on its grid (12 heads) and {span(equal[[16, 128]])} times at batch 16 and more",
+        "unequal": f"over 16 sequences of unequal lengths {head[16, 'varlen']:.2f} times",
     }

@@ -223,15 +223,16 @@ def _workaround(rows: pd.DataFrame) -> Claim:
         " and more, at 8 ranks, and no nearer to the reference by 10%."
     )
     many = _gradients(rows[(rows["world_size"] == 8) & (rows["residual"] == "input") & (rows["layers"] >= 8)])
-    by_variant = many.groupby("variant")[["diff_rel", "x_single_device"]].median()
+    by_variant = many.groupby("variant")[["diff_rel", "error_rel", "x_single_device"]].median()
     if not {"ring", "llama3_ring"} <= set(by_variant.index):
         return Claim(statement, None, "not measured")
     share = by_variant.loc["llama3_ring"] / by_variant.loc["ring"]
-    holds = bool(share["diff_rel"] < 2 / 3 and share["x_single_device"] > 0.9)
+    holds = bool(share["diff_rel"] < 2 / 3 and share["error_rel"] > 0.9)
     return Claim(
         statement,
         holds,
-        f"difference {share['diff_rel']:.2f} of the ring's, times single device {share['x_single_device']:.2f} of its",
+        f"difference {share['diff_rel']:.2f} of the ring's, error {share['error_rel']:.2f} of its; over single device's"
+        f" {share['x_single_device']:.2f} of its",
     )
 
 

@@ -10,7 +10,9 @@ from experiments.published import Tables, markdown
 
 CLAIMS = runpy.run_path(str(Path(__file__).with_name("claims.py")))
 NAME = "trained_attention/gpu.csv.gz"
-BLOCKS = ("state", "growth", "made", "ring", "inputs", "errors", "floors", "rows", "worst_rows", "claims")
+BLOCKS = (
+    "state", "growth", "gradients", "losses", "made", "ring", "inputs", "errors", "floors", "rows", "worst_rows", "claims",
+)  # fmt: skip
 ORDER = ("Gaussian", "sink", "heavy channels", "sink, heavy channels", "outliers")
 TENSORS = ("out", "dq", "dk", "dv")
 
@@ -28,7 +30,11 @@ def of(rows: pd.DataFrame) -> dict[str, str]:
     kernel, device = rows["kernel"].dropna().iloc[0], rows["device"].iloc[0]
     shown = _texts(found, "x_worst_rank").str.cat(found["x"].groupby(CLAIMS["KEYS"]).mean().map(" ({:.2f})".format))
     te = found["x_worst_rank"].groupby(CLAIMS["KEYS"]).mean()
-    at = te.xs("te_p2p", level="variant").xs((most, "out"), level=["world_size", "tensor"])
+    te = te.xs("te_p2p", level="variant").xs(most, level="world_size")
+    at = te.xs("out", level="tensor")
+    own = rows.loc[(rows["inputs"] == "trained") & (rows["step"] == rows["step"].max())].groupby("seed")["loss"].first()
+    by_input = te.unstack("what")
+    grown = [f"{by_input.loc[x, 'trained, last']:.1f} ({by_input.loc[x, 'Gaussian']:.1f})" for x in TENSORS[1:]]
     ring = found["x"].groupby(CLAIMS["KEYS"]).mean().xs("ring", level="variant").xs((most, "out"), level=[1, 2])
     judged = CLAIMS["claims"](rows)
     return {
@@ -36,6 +42,8 @@ def of(rows: pd.DataFrame) -> dict[str, str]:
         f" {rows['python'].iloc[0]}. The loss of other text falls from {losses.iloc[0]:.2f} to {losses.iloc[-1]:.2f} nats a byte.",
         "growth": f"{at['trained, last']:.1f} times single device's error of out on the worst of {most} ranks after training,"
         f" {at['trained, first']:.1f} before, {at['Gaussian']:.1f} on Gaussian inputs",
+        "gradients": f"{grown[0]} in dq, {grown[1]} in dk and {grown[2]} in dv",
+        "losses": ", ".join(f"{loss:.2f}" for loss in sorted(own)),
         "made": f"{at['sink']:.0f} with a sink and {at['outliers']:.0f} with outliers",
         "ring": f"{ring['trained, first']:.2f} to {ring['trained, last']:.2f} times over all ranks together",
         "inputs": _inputs(rows),
