@@ -32,7 +32,8 @@ def by_definition(x: torch.Tensor, reference: torch.Tensor, dtype: str) -> dict[
     e, r = (np.where(np.isfinite(each), each, 0.0) for each in (error, reference.numpy()))
     a, n = ((each.sum(-1) if each.ndim > 4 else each).reshape(len(e), -1) for each in (e * r, r * r))
     over, (e, r) = (1, *range(3, error.ndim)), (each.reshape(len(e), -1) for each in (e, r))
-    exponents = np.frexp(np.abs(reference.numpy()))[1] - 1
+    typical = np.sqrt((r**2).mean(1)).reshape(-1, *[1] * (reference.dim() - 1))
+    exponents = np.frexp(np.maximum(np.abs(reference.numpy()), typical))[1] - 1
     return {
         "total": np.abs(flat).sum(1), "square": (flat**2).sum(1), "signed": e.sum(1), "signed_square": (e**2).sum(1),
         "outward": (e * np.sign(r)).sum(1), "along": a.sum(1), "along_square": (a**2).sum(1),
