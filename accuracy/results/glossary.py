@@ -75,7 +75,7 @@ floor_mean | tensor's | mean absolute error of the reference rounded to the tens
 floor_rel | ratio | error_rel of the reference rounded to the tensor's dtype: the rounding floor
 x_floor | ratio | error_rel over floor_rel
 x_single_device | ratio | error_rel over single_device_rel
-ulp_max | ulp | largest error in units of the spacing of the dtype's numbers at the reference, or at its root mean square where that is larger
+ulp_max | ulp | largest error in the dtype's spacings at the reference, or at its root mean square if larger
 reference_rms | tensor's | root mean square of the reference
 condition_softmax | ratio | condition number of the softmax, root mean square over rows; null: not asked for
 condition_sum | ratio | condition number of the tensor's sums, all errors of one sign; null: not asked for
