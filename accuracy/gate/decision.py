@@ -217,7 +217,7 @@ def _notes(
             " seed fails only far out; a larger problem has less of them"
         )
     if labels["improved"]:
-        yield "some cells improved; accuracy accept RUN_FOLDER --reason '...' keeps it so"
+        yield "some cells improved; accuracy accept RUN_FOLDER --to BASELINE --reason WHY keeps it so"
     if labels["undecided"]:
         again = _fresh_seeds(question.run)
         yield f"a second look settles the undecided: the same run with {again}, then --second ITS_FOLDER"
