@@ -5,6 +5,7 @@ import html
 import json
 import math
 import re
+import shlex
 from collections import Counter
 from itertools import accumulate
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
+from accuracy.core import fields
 from accuracy.core.errors import printable
 from accuracy.core.number import count, plain, scientific
 from accuracy.core.paths import whole_file
@@ -47,8 +49,10 @@ def advice(decision: Decision) -> str:
     if decision.exit is not Exit.LOGIC:
         return ADVICE[decision.exit]
     bug = next((item for item in decision.items if item.label == "logic" and item.key), None)
-    which = f" variant={bug.key[KEYS.index('variant')]}" if bug and bug.key else ""
-    return f"No baseline excuses a wrong schedule: accuracy experiment=diagnose{which} names the step."
+    rows, name = decision.run.results, bug.key[KEYS.index("variant")] if bug and bug.key else ""
+    words = [each for row in rows[rows["variant"] == name].head(1).to_dict("records") for each in fields.words(row)]
+    command = shlex.join(["accuracy", "experiment=diagnose", *(each for each in words if each.startswith("variant"))])
+    return f"No baseline excuses a wrong schedule: {command} names the step."
 
 
 def _to_do(decision: Decision) -> list[str]:
