@@ -26,6 +26,6 @@ WORDS = {
 ADVICE = {
     Exit.OK: "Nothing to do.",
     Exit.REGRESSION: "Mend it, or accept a run of 24 seeds: accuracy accept RUN_FOLDER --to BASELINE --reason WHY.",
-    Exit.INCOMPLETE: "Repeat the run's command, which measures what is missing; what is undecided needs --second.",
+    Exit.INCOMPLETE: "Mend what failed and repeat the run's command for the missing; what is undecided needs --second.",
     Exit.NO_BASELINE: "accuracy accept RUN_FOLDER --to BASELINE --reason WHY makes a run of 24 seeds the baseline.",
 }
