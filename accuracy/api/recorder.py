@@ -38,11 +38,11 @@ class Recorder:
 
     def add(self, rows: Sequence[table.Row]) -> None:
         """Keep the rows."""
-        self.rows += rows
+        own = [{**row, "experiment": EXPERIMENT} for row in rows]
+        self.rows += own
         if self.folder is not None:
-            for case in {row["case_id"] for row in rows}:
-                of_case = [{**row, "experiment": EXPERIMENT} for row in rows if row["case_id"] == case]
-                storage.write_case(self.folder, case, of_case)
+            for case in {row["case_id"] for row in own}:
+                storage.write_case(self.folder, case, [row for row in own if row["case_id"] == case])
         self.write(ended=None)
 
     def write(self, ended: str | None) -> None:

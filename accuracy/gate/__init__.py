@@ -23,3 +23,9 @@ WORDS = {
     Exit.NO_BASELINE: "no comparable baseline",
     Exit.LOGIC: "logic bug",
 }
+ADVICE = {
+    Exit.OK: "Nothing to do.",
+    Exit.REGRESSION: "Mend it, or accept a run of 24 seeds: accuracy accept RUN_FOLDER --to BASELINE --reason WHY.",
+    Exit.INCOMPLETE: "Mend what failed and repeat the run's command for the missing; what is undecided needs --second.",
+    Exit.NO_BASELINE: "accuracy accept RUN_FOLDER --to BASELINE --reason WHY makes a run of 24 seeds the baseline.",
+}

@@ -25,12 +25,6 @@ BADGES = {Exit.OK: ("OK", "good"), Exit.REGRESSION: ("REGRESSION", "bad"), Exit.
 FAIL, OPEN = "✘", "▲"
 MARKS = f"{FAIL} failed · {OPEN} incomplete · below it the baseline's"
 _TENSOR, _VARIANT = KEYS.index("tensor"), KEYS.index("variant")
-ADVICE = {
-    Exit.OK: "Nothing to do.",
-    Exit.REGRESSION: "Mend it; or, where the change is wanted: accuracy accept RUN_FOLDER --to BASELINE.",
-    Exit.INCOMPLETE: "Repeat the run's command, which measures what is missing; what is undecided needs --second.",
-    Exit.NO_BASELINE: "accuracy accept RUN_FOLDER --to FOLDER makes a run the baseline.",
-}
 
 
 def page(decision: Decision) -> bytes:
@@ -47,7 +41,7 @@ def page(decision: Decision) -> bytes:
         tone=tone,
         title=title,
         tiles=list(_tiles(decision)),
-        advice=_advice(decision),
+        advice=output.advice(decision),
         facts=" · ".join([decision.last_line, *output.labels(decision), output.compared(decision)]),
         terms=defined(title, *((matrix.caption, *matrix.head) if matrix else ())),
         matrix=matrix,
@@ -89,14 +83,6 @@ def _tiles(decision: Decision) -> Iterator[tuple[str, str]]:
     yield f"{output.many(decision)['identical']} of {judged}", "identical to the last bit"
     name, commit = output.origin(decision)
     yield commit or MISSING, f"the baseline's commit: {name}" if name else "no baseline"
-
-
-def _advice(decision: Decision) -> str:
-    if decision.exit is not Exit.LOGIC:
-        return ADVICE[decision.exit]
-    bug = next((item for item in decision.items if item.label == "logic" and item.key), None)
-    which = f" variant={bug.key[_VARIANT]}" if bug and bug.key else ""
-    return f"No baseline excuses a wrong schedule: accuracy experiment=diagnose{which} names the step."
 
 
 def _matrix(decision: Decision) -> Table | None:

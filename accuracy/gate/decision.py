@@ -217,7 +217,7 @@ def _notes(
             " seed fails only far out; a larger problem has less of them"
         )
     if labels["improved"]:
-        yield "some cells improved; accuracy accept RUN_FOLDER --reason '...' keeps it so"
+        yield "some cells improved; accuracy accept RUN_FOLDER --to BASELINE --reason WHY keeps it so"
     if labels["undecided"]:
         again = _fresh_seeds(question.run)
         yield f"a second look settles the undecided: the same run with {again}, then --second ITS_FOLDER"
@@ -228,7 +228,7 @@ def _notes(
             f"{count(len(blind), 'cell')} spread too much over too few seeds for a rise of 10% to be caught surely"
             f" (in {worst.name} {least}); more seeds, or a larger problem, show it"
         )
-    if question.run.results["single_device_max"].isna().all():
+    if any(item.cell and item.cell.y for item in items) and question.run.results["single_device_max"].isna().all():
         yield "the table has no single_device_max: the rule of the largest error was not applied"
 
 

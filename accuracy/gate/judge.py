@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from accuracy.core.number import ratio
 from accuracy.gate.statistics import LEVEL, NEAR, TAIL, Comparison, compare, holm, seen, tail
 from accuracy.results.cell import BIAS, EFFECT, FLOOR, GAIN, LARGEST, RANK, Cell, Key
 
@@ -131,8 +132,10 @@ class Item:
 
 
 def percent(effect: float) -> str:
-    """`+10.3%` of a logarithm."""
-    return f"{math.expm1(effect):+.1%}" if math.isfinite(effect) else "no number"
+    """`+10.3%` of a logarithm; `12600×` of a large one."""
+    if not math.isfinite(effect):
+        return "no number"
+    return f"{math.expm1(effect):+.1%}" if effect < math.log(10) else ratio(math.exp(effect))
 
 
 class Judged(NamedTuple):
@@ -266,7 +269,7 @@ def _finding(tested: Sequence[tuple[_Pair, Any]], identical: bool) -> Finding:
         text = f"{_size(pair, found.effect)} against the baseline ({how}{chance}){FURTHER.get(label, '')}"
     text = pair.measure.words + text
     if identical and label in ("", "improved"):
-        label, text, p = "identical", "the baseline's numbers, to the last bit", found.rise
+        label, text, p = "identical", "the baseline's numbers of these seeds, to the last bit", found.rise
     effect = error.effect if pair.measure.name in RELATIVE else found.effect
     return Finding(label or ("changed" if paired else "same"), text, effect, p, error.seen)
 

@@ -5,6 +5,7 @@ import html
 import json
 import math
 import re
+import shlex
 from collections import Counter
 from itertools import accumulate
 from pathlib import Path
@@ -12,10 +13,11 @@ from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
+from accuracy.core import fields
 from accuracy.core.errors import printable
 from accuracy.core.number import count, plain, scientific
 from accuracy.core.paths import whole_file
-from accuracy.gate import WORDS, Exit
+from accuracy.gate import ADVICE, WORDS, Exit
 from accuracy.gate.decision import Decision
 from accuracy.gate.fingerprint import commit_of, hard, soft
 from accuracy.gate.judge import FAILED, INCOMPLETE, PASSED, SKIPPED, STATE_OF, Item, percent
@@ -38,8 +40,23 @@ def terminal(decision: Decision, most: int = 10) -> str:
     lines += ["  ".join(map(str.ljust, each, (*widths, 0))).rstrip() for each in rows]
     left = len(decision.items) - decision.count(SKIPPED) - most
     lines += [f"and {count(left, 'cell')} more", ""] if left > 0 else [""]
-    lines += [*labels(decision), *decision.notes, decision.last_line]
+    lines += [*labels(decision), *decision.notes, *_to_do(decision), decision.last_line]
     return "\n".join(lines)
+
+
+def advice(decision: Decision) -> str:
+    """What to do now."""
+    if decision.exit is not Exit.LOGIC:
+        return ADVICE[decision.exit]
+    bug = next((item for item in decision.items if item.label == "logic" and item.key), None)
+    rows, name = decision.run.results, bug.key[KEYS.index("variant")] if bug and bug.key else ""
+    words = [each for row in rows[rows["variant"] == name].head(1).to_dict("records") for each in fields.words(row)]
+    command = shlex.join(["accuracy", "experiment=diagnose", *(each for each in words if each.startswith("variant"))])
+    return f"No baseline excuses a wrong schedule: {command} names the step."
+
+
+def _to_do(decision: Decision) -> list[str]:
+    return [] if decision.exit is Exit.OK else [advice(decision)]
 
 
 def _headline(decision: Decision) -> str:
@@ -47,7 +64,7 @@ def _headline(decision: Decision) -> str:
     outcome = f"accuracy check {decision.run.experiment}: {WORDS[decision.exit]}"
     if decision.alone:
         lacking = "in the matrix" if decision.by_floor else f"for {count(decision.alone, 'cell')}"
-        outcome += f" (no single device {lacking}: judged by the rounding floor as well)"
+        outcome += f" (no variant=single_device {lacking}: judged by the rounding floor as well)"
     return ". ".join([outcome, *failed(decision, 1)])
 
 
@@ -131,7 +148,7 @@ def markdown(decision: Decision, most_bytes: int, most_rows: int) -> str:
         f"**{decision.last_line}** ({_safe('; '.join(labels(decision)))})  ",
         _safe(compared(decision)),
         "",
-        *(f"- {_safe(note)}" for note in decision.notes),
+        *(f"- {_safe(note)}" for note in (*decision.notes, *_to_do(decision))),
         "",
         _line(head(decision)),
         _line(tuple("-" for _ in HEAD)),

@@ -146,7 +146,8 @@ def advice(
         return f"{attributed} Nothing to mend here: choose by time and memory.".strip()
     others = list(dict.fromkeys(each.variant for each in found if each.label not in NOTHING_FOUND))[1:]
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
-    cause = f"Cause: {first.proven[0].text}." if first.proven else attributed or "No cause was proven."
+    unknown = f"No cause was {'proven' if any(name in first.causes for name in first.lead) else 'tried'}."
+    cause = f"Cause: {first.proven[0].text}." if first.proven else attributed or unknown
     take = f" Take {instead[0]} ({times(instead[1])} times single device's error) instead." if instead else ""
     if "returned" in first.numbers:
         remedy = "It is judged once it returns what is expected: a wrapper of a few lines can do that."

@@ -128,7 +128,8 @@ def _in_words(counts: Tensor, expected: Tensor, off: list[list[int]]) -> str:
         counted = f"misses {pair}" if value == 0 else f"counts {pair}{times}"
         named.append(counted if right else f"adds {pair} on rank {rank}{times}")
     more = len(off) - len(named)
-    rest = f"; {count(more, 'more block is', 'more blocks are')} counted wrongly" if more else ""
+    how = "missed too" if all(counts[rank, i, j] == 0 for rank, i, j in off) else "counted wrongly"
+    rest = f"; {count(more, 'more block is', 'more blocks are')} {how}" if more else ""
     return ", ".join(named) + rest
 
 

@@ -10,8 +10,9 @@ from accuracy.core.paths import PACKAGE
 from accuracy.gate import decision
 from accuracy.report import build
 from accuracy.results.run_table import read_run
+from accuracy.world import processes
 
-LOADED = build, decision, recorder  # a pytest in pytest forgets what it was the first to import
+LOADED = build, decision, processes, recorder  # a pytest in pytest forgets what it was the first to import
 SUITE = """
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -59,7 +60,7 @@ def test_a_record_is_a_run_and_against_a_baseline_made_of_it_only_a_worse_functi
     assert "2 passed" in suite(SUITE, f"--accuracy-record={tmp_path / 'run'}")
     run = read_run(tmp_path / "run")
     assert (len(run.planned), set(run.results["variant"])) == (3, {"attention"})
-    assert run.about["ended"]
+    assert (bool(run.about["ended"]), run.faults) == (True, ())
     baseline = f"--accuracy-baseline={publish.publish(tmp_path / 'run', tmp_path / 'baseline', every_digit=True)}"
     said = suite(SUITE, baseline)
     assert ("2 passed" in said, "not comparable" in said) == (True, False)

@@ -71,7 +71,7 @@ LOSSES = {  # what changed, and how it is called
     "a factor of the same size": (
         in_cell(having(error_gain=lambda row: row["error_rel"])), "factor on the reference +0.9",
     ),
-    "one rank 20 times worse": (in_cell(times(20, rank=2)), "error on the worst rank +"),
+    "one rank 20 times worse": (in_cell(times(20, rank=2)), "error on the worst rank 20.0\u00d7"),
     "one rank 30% worse": (in_cell(times(1.3, rank=3)), "error on the worst rank +"),
 }  # fmt: skip
 
@@ -147,7 +147,7 @@ def test_a_matrix_without_single_device_says_so_first_and_is_judged_by_the_floor
     alone = MadeUp(variants=("ring",), dtypes=("bfloat16",), sizes=(2,))
     status, out = checked(alone, against=None)
     assert status == 0
-    assert "no single device in the matrix: judged by the rounding floor as well" in out.splitlines()[0]
+    assert "no variant=single_device in the matrix: judged by the rounding floor as well" in out.splitlines()[0]
     status, out = checked(alone.but(change=everywhere(times(100.0, alike=True))), against=None)
     assert status == 1
     assert "times the bound of roundings" in out
