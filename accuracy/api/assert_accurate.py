@@ -72,11 +72,10 @@ def assert_accurate(
     says so where a function is found to compute in it.
 
     Errors are compared with those of a single-device kernel, on a CPU one that sums in float32. Torch's own CPU kernel
-    sums dk and dv in 16 bits: a function with its bits of out and dq on one rank is compared with it, and
-    warned of. A tensor that
-    is a factor times the reference fails where the ratio of errors does not show it (1.001 in bfloat16). A function
-    that shares its work and could have one rank alone fails; world_size=1 says that one is meant. Returns the rows. On
-    every rank alike, raises AssertionError, on the first with the worst rank, tensor and position in words; the error's
+    sums dk and dv in 16 bits: a function with its bits of out and dq on one rank is compared with it, and warned of. A
+    tensor that is a factor times the reference fails where the ratio of errors does not show it (1.001 in bfloat16). A
+    function that shares its work and could have one rank alone fails; world_size=1 says that one is meant. Returns the
+    rows. On every rank alike, raises AssertionError, on rank 0 with the worst rank, tensor and position in words; its
     `results` are the rows. Raises ConfigError, a ValueError, for an argument that cannot be, or that no case could use.
     """
     __tracebackhide__ = True

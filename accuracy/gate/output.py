@@ -45,7 +45,7 @@ def terminal(decision: Decision, most: int = 10) -> str:
 
 
 def advice(decision: Decision) -> str:
-    """What to do now."""
+    """Return a sentence that tells whoever reads the outcome what to do: mend, accept, repeat, or diagnose."""
     if decision.exit is not Exit.LOGIC:
         return ADVICE[decision.exit]
     bug = next((item for item in decision.items if item.label == "logic" and item.key), None)

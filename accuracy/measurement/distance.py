@@ -81,9 +81,8 @@ def distance(x: Tensor, target: Target, *, signed: bool = True, ulp_dtype: str |
     if ulp_dtype is None:
         return Distance(_sums(found, x.shape))
     found["worst"] = _worst(size, largest)
-    typical = spacing(
-        (target.norm_square / target.values[0].numel()).sqrt(), ulp_dtype
-    )  # else next to 0 all is far off
+    # next to a reference of nearly zero any error is 1e30 of its spacings
+    typical = spacing((target.norm_square / target.values[0].numel()).sqrt(), ulp_dtype)
     units = spacing(target.values, ulp_dtype, out=scratch).clamp_(min=typical.view(-1, *[1] * (x.dim() - 1)))
     ulp = size.div_(units).flatten(1).amax(1).cpu().numpy()
     return Distance(_sums(found, x.shape), ulp, *torch.stack([square, largest]).cpu().numpy())

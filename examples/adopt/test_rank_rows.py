@@ -40,7 +40,7 @@ def test_a_rank_s_own_rows(rank):
 @pytest.mark.skipif(DEVICE == "cpu" or not find_spec("transformer_engine"), reason="needs TransformerEngine, a GPU")
 @pytest.mark.parametrize("name", ["p2p", "all_gather"])
 def test_transformer_engine_s_own_code(name):
-    """Its FlashAttention path, on ranks that share a GPU if need be."""
+    """Two ranks run TransformerEngine's context parallelism on flash-attn; where there is one GPU, they share it."""
     fn = getattr(import_module("accuracy.package.transformer_engine"), name)
     accuracy.assert_accurate(fn, sharding="zigzag", dtype="bfloat16", world_size=2)
 
