@@ -55,15 +55,16 @@ TOKENS, TOKENS_A_RANK = 512, 192
 
 @entry(OF_PROBLEM)
 def assert_accurate(
-    fn: Function, *, dtype: Dtypes = "bfloat16", world_size: Any = None, seed: Any = 0, inputs: Any = "gaussian",
+    fn: Function | str, *, dtype: Dtypes = "bfloat16", world_size: Any = None, seed: Any = 0, inputs: Any = "gaussian",
     kernel: Any = "auto", sharding: str = "contiguous", layout: str = "bshd", device: str = "auto",
     group: dist.ProcessGroup | None = None, limits: Limits = LIMITS, case_seconds: float | None = None,
     arithmetic: str | None = None, **problem: Unpack[Problem],
 ) -> pd.DataFrame:  # fmt: skip
     """Measure fn against float64 and a single-device kernel in the same dtype, and fail where it is further off.
 
-    fn and the arguments: as in `accuracy.measure`, but for: world_size: default, 1, 2, 3 and 4 ranks for a function
-    that shares its work (it takes a group), else 1; group: whose processes are the ranks, default all ranks of
+    fn and the arguments: as in `accuracy.measure`, but for: fn: one, a function or the name of a variant, as of an
+    installed package's; world_size: default, 1, 2, 3 and 4 ranks for a function that shares its work (it takes a group)
+    and for a variant, else 1; group: whose processes are the ranks, default all ranks of
     torch.distributed, or those of torchrun, which then all call this, with their own number of ranks beside 1 to 4; an
     alone process starts the ranks. limits: what is allowed (`accuracy.gate.rules`); problem: by default causal, 512
     tokens or more, 8 heads over 2 of 64. fn runs with the arithmetic switches that the process has.
@@ -117,15 +118,16 @@ def check_limits(limits: Limits | None) -> None:
 
 
 def results_of(
-    fn: Function, *, world_size: Any = None, device: str = "auto", group: dist.ProcessGroup | None = None,
+    fn: Function | str, *, world_size: Any = None, device: str = "auto", group: dist.ProcessGroup | None = None,
     **arguments: Any,
 ) -> pd.DataFrame:  # fmt: skip
     """Return the table that `assert_accurate` judges. Raises ConfigError."""
-    if not callable(fn):
-        raise ConfigError(f"{fn!r} is no function; give fn(q, k, v, *, causal, softmax_scale, group)")
+    if not callable(fn) and not isinstance(fn, str):
+        raise ConfigError(f"{fn!r} is no function; give fn(q, k, v, *, causal, softmax_scale) or a variant's name")
     if group is not None and not isinstance(group, dist.ProcessGroup):
         raise ConfigError(f"group={group!r}; allowed: a group of torch.distributed, or None")
-    world_size = 1 if world_size is None and not may_share(fn) else plain(world_size)
+    alone = world_size is None and callable(fn) and not may_share(fn)
+    world_size = 1 if alone else plain(world_size)
     if world_size is None:
         sizes = OF_FUNCTIONS if group is None else [*OF_FUNCTIONS, group.size()]
     else:
@@ -179,7 +181,7 @@ def may_have_short_sums(results: pd.DataFrame, limits: Limits) -> bool:
     )  # fmt: skip
 
 
-def of_torch_s_own(fn: Function, *, kernel: Any = "auto", **how: Any) -> pd.DataFrame | None:
+def of_torch_s_own(fn: Function | str, *, kernel: Any = "auto", **how: Any) -> pd.DataFrame | None:
     """Return the table of comparisons with torch's own CPU kernel, where that is nobody's choice and fn has its bits of
     out and dq on one rank; else None."""
     if kernel != "auto":

@@ -1,6 +1,5 @@
 """What one rank of a ring checks by itself: the rows of its own tokens, against the whole sequence."""
 
-from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
@@ -41,8 +40,7 @@ def test_a_rank_s_own_rows(rank):
 @pytest.mark.parametrize("name", ["p2p", "all_gather"])
 def test_transformer_engine_s_own_code(name):
     """Two ranks run TransformerEngine's context parallelism on flash-attn; where there is one GPU, they share it."""
-    fn = getattr(import_module("accuracy.package.transformer_engine"), name)
-    accuracy.assert_accurate(fn, sharding="zigzag", dtype="bfloat16", world_size=2)
+    accuracy.assert_accurate(f"transformer_engine_{name}", kernel="flash_attn", dtype="bfloat16", world_size=2)
 
 
 def test_a_factor_that_the_usual_tolerance_passes_is_found():

@@ -183,6 +183,14 @@ def test_a_broken_one_fails_and_says_where() -> None:
         assert fn.__name__ in str(caught.value)
 
 
+def test_a_variant_s_name_is_taken_and_sums_in_16_bits_are_found() -> None:
+    shape = {key: value for key, value in SMALL.items() if key != "world_size"}
+    sizes = assert_accurate("zigzag", kernel="eager", **shape)["world_size"]
+    assert {*sizes} == {1, 2, 4}  # 3 ranks cannot share 128 tokens
+    with pytest.raises(AssertionError, match="te_p2p"):
+        assert_accurate("te_p2p", kernel="eager", **shape, world_size=8)
+
+
 SUITE = """
 from accuracy import assert_accurate
 from tests.contract.variant import somebody
