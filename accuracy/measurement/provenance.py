@@ -33,7 +33,8 @@ THIRD_PARTY = (
 CHANGE_NO_NUMBER = ("api", "chart", "cli", "experiments", "gate", "live", "report", "verdict")
 """Folders of this package that compose runs and read tables; a wheel has the experiments among them."""
 DRIVER = Path("/proc/driver/nvidia/version")
-ARITHMETIC = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET")  # variables that change results
+# Variables that change results:
+ARITHMETIC = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "NVTE_TORCH_COMPILE", "TRITON_INTERPRET")
 ENVIRONMENT = (*ARITHMETIC, "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
 
