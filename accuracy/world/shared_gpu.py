@@ -37,7 +37,7 @@ class SharedGpuGroup(_Group):
         super().__init__(rank, size)
         self.gloo: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
         self._rank, self._size, self._serial, self._name = rank, size, 0, ""
-        self._to_itself: dict[int, list[Tensor]] = {}
+        self._to_itself: dict[int, list[tuple[list[Tensor], list[torch.Event]]]] = {}
         self._under_way: set[Work] = set()  # gloo forgets a message whose handle is gone
         self._opened = size > 1 and staged.opens_others(self.gloo, rank, size)
 
@@ -69,7 +69,7 @@ class SharedGpuGroup(_Group):
         """Send tensors to a rank, this one included. Its `wait` raises RuntimeError where they were written to."""
         sent = staged.copies(tensors, self._opened)
         if to == self._rank:
-            self._to_itself.setdefault(tag, []).extend(sent)
+            self._to_itself.setdefault(tag, []).append((sent, staged.events(tensors)))
             return self._all([], [])
 
         works = [self.gloo.send([staged.on_wire(x)], to, tag) for x in sent if len(x)]
@@ -79,16 +79,20 @@ class SharedGpuGroup(_Group):
                 raise RuntimeError(f"rank {self._rank} wrote to a tensor on its way, before it waited for its send")
             _wait(works)
 
-        return self._all([finish], [])
+        return self._all([finish], [], of=tensors)
 
     def recv(self, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Work:
         """Receive what a rank has sent, in the order in which it was sent."""
         received = staged.room_for(tensors, self._opened)
         if source == self._rank:
-            own = self._to_itself.setdefault(tag, [])
-            return self._all([lambda: staged.write_each(tensors, [own.pop(0) for _ in tensors])], tensors)
+            return self._all([lambda: self._take_own(tensors, tag)], tensors)
         works = [self.gloo.recv([x], source, tag) for x in received if len(x)]
         return self._all([lambda: _wait(works), lambda: staged.write_each(tensors, received)], tensors)
+
+    def _take_own(self, tensors: Sequence[Tensor], tag: int) -> None:
+        sent, begun = self._to_itself[tag].pop(0)
+        staged.wait_for(begun)
+        staged.write_each(tensors, sent)
 
     def allgather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None) -> Work:
         """Write every rank's tensor into a list of tensors, one a rank, which may be of unequal sizes."""
@@ -231,12 +235,11 @@ class SharedGpuGroup(_Group):
 
         return finish
 
-    def _all(self, finishes: Sequence[Callable[[], object]], outputs: Any) -> Work:
-        begun = staged.events(outputs)
+    def _all(self, finishes: Sequence[Callable[[], object]], outputs: Any, of: Sequence[Tensor] = ()) -> Work:
+        begun = staged.events([*outputs, *of])
 
         def finish() -> None:
-            for event in begun:
-                event.wait()  # the stream that is current now, for what was under way when this began
+            staged.wait_for(begun)  # they were under way when this began, perhaps on another stream
             with torch.no_grad():
                 for each in finishes:
                     each()

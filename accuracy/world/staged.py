@@ -181,3 +181,9 @@ def events(outputs: Any) -> list[Any]:
     flat = [x for each in outputs for x in ([each] if isinstance(each, Tensor) else each)]
     devices = {x.device for x in flat if x.is_cuda}
     return [torch.cuda.current_stream(each).record_event() for each in devices]
+
+
+def wait_for(begun: Sequence[Any]) -> None:
+    """Let the current stream wait for what `events` returned."""
+    for event in begun:
+        event.wait()

@@ -229,7 +229,27 @@ def handles(rank: int, size: int, device: str) -> list[str]:
         found.append("a tensor that is not contiguous is taken, which NCCL refuses")
     except ValueError:
         pass
-    return found
+    return found + (waited_elsewhere(rank, size) if device == "cuda" else [])
+
+
+def waited_elsewhere(rank: int, size: int) -> list[str]:
+    """What goes wrong where a send begins on a stream that has much to do, and is waited for on another."""
+    busy, value = torch.cuda.Stream(), torch.zeros(2**16, device="cuda")
+    torch.cuda.synchronize()
+    theirs, own = torch.empty_like(value), torch.empty_like(value)
+    with torch.cuda.stream(busy):
+        torch.cuda._sleep(2 * 10**8)
+        value += 1 + rank
+        works = [dist.isend(value, to) for to in ((rank + 1) % size, rank)]
+    dist.recv(theirs, (rank - 1) % size)
+    dist.recv(own, rank)
+    try:
+        for work in works:
+            work.wait()
+    except RuntimeError as error:
+        return [f"waited for on another stream: {error}"]
+    right = bool((theirs == 1 + (rank - 1) % size).all() and (own == 1 + rank).all())
+    return [] if right else ["what is waited for on another stream has another value"]
 
 
 FAULTS = {
