@@ -47,13 +47,13 @@ def blocks(tables: Tables) -> dict[str, str]:
 
 def _gpu(tables: Tables) -> dict[str, str]:
     """The same of the size for a GPU."""
-    if not (tables.reports / GPU).exists():
-        return dict.fromkeys(("gpu", "gpu_shown", "gpu_errors"), "Not measured yet.")
     rows = _by_seed(tables.csv(GPU))
     found, errors = _differences(rows), rows.loc["gradient error"]
     over = {way: span(errors.loc[way] / errors.loc[ONE], ".1f") for way in (TE, RING)}
+    least = (found["least"] / found["of"])[found["what"] == "loss"]
     return {
         "gpu": _table(found),
+        "gpu_least": f"{least.min():.2%} to {least.max():.2%} of the training loss",
         "gpu_shown": _beyond(found),
         "gpu_errors": f"{over[TE]} times in te_p2p and {over[RING]} times with float32 sums",
     }
