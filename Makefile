@@ -81,7 +81,15 @@ site: $(VENV)/.site ## findings, every published report, API and tutorial with o
 docs: $(VENV)/.package ## write the numbers of README, FINDINGS and the experiments from the published tables
 	$(BIN)/python -m experiments.blocks
 
+# On a GPU's machine with PYTHON=python3; DEVICE=gpu PART=3 is one part of at most 8 minutes.
+DEVICE ?= cpu
+evidence: $(if $(filter command line,$(origin PYTHON)),,$(VENV)/.development) ## measure again what stands in generated blocks, publish what is finished: DEVICE=cpu|gpu|gpus
+	$(GPU_PYTHON) -m experiments.evidence $(DEVICE) $(PART)
+	-$(GPU_PYTHON) -m experiments.evidence publish
+	$(GPU_PYTHON) -m experiments.blocks
+	$(GPU_PYTHON) -m experiments.blocks --changed
+
 clean: ## remove what the commands above made
 	rm -rf $(VENV) outputs multirun site .pytest_cache .mypy_cache .ruff_cache
 
-.PHONY: help demo test suite stress test-gpu test-browser lint format bench trace charts docs site clean
+.PHONY: help demo test suite stress test-gpu test-browser lint format bench trace charts docs site evidence clean

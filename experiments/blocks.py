@@ -1,6 +1,6 @@
 """Fill the generated blocks of README.md, experiments/*.md and experiments/*/README.md from the published tables.
 
-    python -m experiments.blocks [--check | --freeze] [--root FOLDER]
+    python -m experiments.blocks [--check | --freeze | --changed [COMMIT]] [--root FOLDER]
 
 A block ends with `<!-- end -->`. Outside of blocks a document prints no measured number. A block begins with one of
 
@@ -11,13 +11,15 @@ A block ends with `<!-- end -->`. Outside of blocks a document prints no measure
 - `<!-- frozen: EXPERIMENTS DIGEST -->`: no code here computes its numbers again, as the experiment's code is in git
   alone or the run is not published. The digest covers its numbers and these experiments' tables in reports/.
 
---check changes nothing; --freeze renews digests, after somebody has compared the new text with its tables.
+--check changes nothing; --freeze renews digests, after somebody has compared the new text with its tables; --changed
+prints a line for each number of a generated block that is not what it was in a commit: old, new, relative difference.
 """
 
 import argparse
 import hashlib
 import re
 import runpy
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -38,6 +40,7 @@ NO_PROSE = re.compile(  # sections about what was expected, limits, code, links,
     re.DOTALL | re.MULTILINE,
 )
 MEASURED = re.compile(r"(?<![\w.])[\d,.]*\d(?:\.\d+(?!\w)|e-?\d+|%| (?:times|of \d)| ± )")
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 QUANTITY = re.compile(r"(?<![\w.-])(\d+(?:\.\d+)?)(?=(?: to \d+(?:\.\d+)?)?(?: times|%| ranks)\b|%)|(factor of \w+)")
 
 
@@ -120,15 +123,50 @@ def complaints(root: Path, write: bool = False, freeze: bool = False) -> Iterato
         yield from (f"{path.relative_to(root)}: {each}" for each in found)
 
 
+def changed(root: Path, commit: str) -> Iterator[str]:
+    """A line for each number of a generated block that the documents of a commit have otherwise, and for each block
+    that is new, gone, or has more or fewer numbers."""
+    old: dict[str, str] = {}
+    new: dict[str, str] = {}
+    for path in documents(root):
+        own = path.parent.name if path.parent != root / "experiments" else ""
+        git = ["git", "-C", str(root), "show", f"{commit}:{path.relative_to(root).as_posix()}"]
+        before = subprocess.run(git, capture_output=True, text=True).stdout
+        for found, text in ((old, before), (new, path.read_text())):
+            tables = {each[1]: each[3] for each in BLOCK.findall(text) if each[0] == "table"}
+            found.update({name if "." in name else f"{own}.{name}": content for name, content in tables.items()})
+    for name in dict.fromkeys([*old, *new]):
+        yield from (f"{name}: {each}" for each in differences(old.get(name), new.get(name)))
+
+
+def differences(old: str | None, new: str | None) -> Iterator[str]:
+    """What differs between the numbers of two texts; None: there is no such text."""
+    if old is None or new is None:
+        yield "is new" if old is None else "is gone"
+        return
+    before, after = NUMBER.findall(old), NUMBER.findall(new)
+    if len(before) != len(after):
+        yield f"has {len(after)} numbers in place of {len(before)}"
+        return
+    for one, other in zip(before, after, strict=True):
+        was, now = (float(each.replace(",", "")) for each in (one, other))
+        if was != now:
+            yield f"{one} -> {other}" + (f" ({now / was - 1:+.2%})" if was else "")
+
+
 def main(words: list[str]) -> int:
     """0: every block is what its tables say; 1: not, a line for each."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing")
     parser.add_argument("--freeze", action="store_true", help="renew the digests of frozen blocks")
+    parser.add_argument("--changed", nargs="?", const="HEAD", metavar="COMMIT", help="list what differs from HEAD's")
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1], help="default: this repository")
     options = parser.parse_args(words)
     if not (options.root / "reports").is_dir():
         return 0  # a source distribution has no tables
+    if options.changed:
+        print(*changed(options.root, options.changed), sep="\n")
+        return 0
     found = list(complaints(options.root, not options.check, options.freeze))
     print(*found, sep="\n", end="\n" if found else "")
     return int(bool(found))

@@ -70,7 +70,7 @@ def _write(target: Path, about: dict[str, Any], rows: pd.DataFrame, every_digit:
     drawn = embedded.published_positions(rows, bins)
     if len(drawn):
         storage.write_table(storage.lean_positions(drawn), target / "positions.parquet")
-    storage.write_json(target / "run.json", {**_without_places(about), "full_table": storage.digest(rows)})
+    storage.write_json(target / "run.json", {**without_places(about), "full_table": storage.digest(rows)})
     storage.write_sums(target)
     if not every_digit:  # a baseline lies in git
         build.write_report(target)
@@ -105,7 +105,7 @@ def _lacking(about: dict[str, Any]) -> str | None:
     return f"has no {lacking[0]}: it is damaged; repeat the run's command" if lacking else None
 
 
-def _without_places(about: dict[str, Any]) -> dict[str, Any]:
+def without_places(about: dict[str, Any]) -> dict[str, Any]:
     """run.json without what was local to the machine that measured (where it wrote, its process), and without the plan,
     which a finished run has measured as a whole."""
     words = [str(word) for word in about["argv"]]

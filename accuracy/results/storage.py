@@ -1,11 +1,11 @@
 """Tables on disk: the cases of a run, each written whole or not at all, and published tables, written in few bytes.
 
-A kill loses at most the case at hand. A published table leaves out empty columns and numbers that reading rebuilds
-(`derived.py`). Its rows of all ranks keep every digit; numbers of single ranks are rounded to 12 significant bits, an
-error of at most 2^-12 = 2.4e-4 of the number. Numbers that others follow from have 13 bits, so that their quotients and
-products have that error too; one that has not is written. A table that the gate compares with is not rounded. Every
-number stays a float64, so that none overflows: byte stream split and compression make the zeros of a rounded number's
-last bytes free.
+A kill loses at most the case at hand. A published table leaves out empty columns, numbers that reading rebuilds
+(`derived.py`) and, of single ranks, those that nothing reads. Its rows of all ranks keep every digit; numbers of single
+ranks are rounded to 12 significant bits, an error of at most 2^-12 = 2.4e-4 of the number. Numbers that others follow
+from have 13 bits, so that their quotients and products have that error too; one that has not is written. A table that
+the gate compares with is not rounded. Every number stays a float64, so that none overflows: byte stream split and
+compression make the zeros of a rounded number's last bytes free.
 """
 
 from __future__ import annotations
@@ -150,18 +150,31 @@ _SAME_NUMBERS = (  # rows that share a reference lie next to each other: their e
     "heads_kv", "head_dim", "seed", "world_size", "sharding", "rank",
 )  # fmt: skip
 _SUMMARISED = {name for names in SUMMARIES.values() for name in names}
+UNREAD = (  # of single ranks no page, rule of the verdict or of the gate, or experiment reads these
+    "error_bias_t", "error_outward", "single_device_bias", "single_device_outward", "single_device_max", "floor_mean",
+    "worst_batch", "worst_head", "worst_dim",
+)  # fmt: skip
 _UNDRAWN = ("error_max", "drift_rms", "drift_max", "drift_differ")
 
 
 def lean_results(full: pd.DataFrame, every_digit: bool = False) -> pa.Table:
-    """The rows of all ranks, then those of single ranks, rounded unless every digit is asked for."""
+    """The rows of all ranks with all columns, then those of single ranks with what is read of them; these are rounded
+    unless every digit is asked for."""
     content = pa.Table.from_pandas(without_derived(full), RESULTS_SCHEMA, preserve_index=False)
     content = content.drop_columns([name for name in content.column_names if content[name].null_count == len(content)])
     content = content.sort_by([(name, "ascending") for name in _SAME_NUMBERS if name in content.column_names])
     each_rank = pc.fill_null(pc.greater_equal(content["rank"], 0), False)
     single = content.filter(each_rank)
-    parts = [content.filter(pc.invert(each_rank)), single if every_digit else _summarised(single)]
+    single = without_unread(single if every_digit else _summarised(single), every_digit)
+    parts = [content.filter(pc.invert(each_rank)), single]
     return pa.concat_tables(parts).replace_schema_metadata(RESULTS_SCHEMA.metadata)  # which sorting forgets
+
+
+def without_unread(single: pa.Table, baseline: bool) -> pa.Table:
+    """Rows of single ranks without the numbers that nothing reads of them; the gate compares biases with a baseline."""
+    for name in {*UNREAD, *([] if baseline else ["error_bias"])} & {*single.column_names}:
+        single = _with_column(single, name, np.full(len(single), np.nan))
+    return single
 
 
 def lean_positions(drawn: pd.DataFrame) -> pa.Table:
@@ -174,8 +187,9 @@ def lean_positions(drawn: pd.DataFrame) -> pa.Table:
 def write_table(content: pa.Table, path: Path) -> None:
     """Write a published table as one parquet file."""
     numbers = [field.name for field in content.schema if pa.types.is_floating(field.type)]
-    others = [name for name in content.column_names if name not in numbers]
-    options: dict[str, Any] = {"use_dictionary": others, "use_byte_stream_split": numbers, "write_statistics": False}
+    split = [*numbers, *({"worst_token"} & {*content.column_names})]  # too many different tokens for a dictionary
+    others = [name for name in content.column_names if name not in split]
+    options: dict[str, Any] = {"use_dictionary": others, "use_byte_stream_split": split, "write_statistics": False}
     pq.write_table(content, path, compression="zstd", compression_level=19, write_page_checksum=True, **options)
 
 

@@ -108,7 +108,7 @@ def test_numbers_that_no_claim_has_are_found_and_settings_predictions_code_and_v
     assert loose("On 4 H200s, torch 2.11, flash-attn 2.8.3, W = 2 (`x=1.5`, [a](b1.5.md)).\n\n    accuracy 1.5\n") == []
 
 
-def test_an_experiment_has_a_readme_and_a_config_a_command_or_its_code_in_git() -> None:
+def test_an_experiment_has_a_readme_with_its_table_and_command_and_a_config_or_its_code_in_git() -> None:
     """`python experiments/NAME/script.py` looks for modules in that folder first: none hides one of Python's."""
     for folder in {path.parent for path in documents(ROOT)} - {ROOT, ROOT / "experiments"}:
         text, here = (folder / "README.md").read_text(), [path.name for path in folder.glob("*.py")]
@@ -118,6 +118,9 @@ def test_an_experiment_has_a_readme_and_a_config_a_command_or_its_code_in_git() 
         assert configured or "__main__.py" in here, folder
         assert (folder / "tables.py").is_file() or "<!-- table: " not in text, folder
         assert re.search("<!-- (table|claims|frozen): ", text) or "__main__.py" in here, folder
+        if (ROOT / "reports" / folder.name).is_dir():  # from a number to its table, and to what measures it again
+            assert f"](../../reports/{folder.name}/" in text, folder
+            assert re.search(rf"experiment={folder.name}\b|experiments\.{folder.name}\b", text), folder
     folders = {path for path in (ROOT / "experiments").glob("*/") if any(path.rglob("*.py"))}
     assert {folder.name for folder in folders if not (folder / "README.md").is_file()} <= {"__pycache__"}
     assert not {path.stem for path in (ROOT / "experiments").rglob("*.py")} & sys.stdlib_module_names
