@@ -24,7 +24,7 @@ import pandas as pd
 from omegaconf import OmegaConf
 
 from accuracy.cli.accept import HISTORY, accept
-from accuracy.cli.publish import publish, without_places
+from accuracy.cli.publish import publish, target_of, without_places
 from accuracy.core.errors import ConfigError
 from accuracy.results.storage import SUMS
 
@@ -145,9 +145,11 @@ def publish_finished(to: Path, reports: Path) -> pd.DataFrame:
 
 
 def published(run: Run, folder: Path, reports: Path, why: str) -> Path:
-    """Its folder in reports/; a baseline is replaced once by each run, with its history."""
+    """Its folder in reports/, the device's or one that adds words to it; a baseline is replaced once by each run, with
+    its history."""
     if not (reports / run.place / HISTORY).exists():
-        return publish(folder, reports)
+        device, name = target_of(json.loads((folder / "run.json").read_text()), reports).name, Path(run.place).name
+        return publish(folder, reports, name=name if name.startswith(f"{device}-") else "")
     here, there = (json.loads((each / "run.json").read_text())["started"] for each in (folder, reports / run.place))
     return reports / run.place if here == there else accept(folder, why, reports)
 
