@@ -74,11 +74,11 @@ def _backward(own: Any, fault: str, ctx: Any, *given: Any) -> Any:
     found = own(ctx, *given)
     grads = list(found) if isinstance(found, tuple) else [found]
     of = [n for n, x in enumerate(grads) if isinstance(x, Tensor)]
-    for n in of if fault == ZERO else of[1:3] if fault == NEXT else ():
-        parts = [torch.zeros_like(grads[n])] * (1 if fault == ZERO else dist.get_world_size())
-        if fault == NEXT:
-            parts = [x.clone() for x in parts]
-            dist.all_gather(parts, grads[n].contiguous())
+    if fault == ZERO:
+        grads = [torch.zeros_like(x) if isinstance(x, Tensor) else x for x in grads]
+    for n in of[1:3] if fault == NEXT else ():
+        parts = [torch.zeros_like(grads[n]) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, grads[n].contiguous())
         grads[n] = parts[(dist.get_rank() + 1) % len(parts)]
     return tuple(grads)
 
@@ -109,7 +109,7 @@ def one_rank(package: str, test: str, *arguments: str) -> None:
 
 def said(text: str) -> str:
     """Return the last error; without one, what the test says of itself and its largest difference of each tensor."""
-    errors = re.findall(r"^.*?\b((?!ChildFailed)\w*Error: .*)$", text, re.MULTILINE)
+    errors = re.findall(r"^(?:.*\s)?((?!ChildFailed)\w+(?:Error|Exception)(?:: .*)?)$", text, re.MULTILINE)
     largest: dict[str, float] = {}
     name = ""
     for line in text.splitlines():
@@ -145,7 +145,8 @@ def run(folder: Path, copy: Path, project: str, test: str, arguments: str, fault
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, *arguments.split()], capture_output=True, text=True, env=env)
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    row = (project, test, arguments, ranks or 8, machine, fault, done.returncode, said(done.stdout + done.stderr))
+    ranks = ranks or (1 if test == "assert_flash.py" else 8)
+    row = (project, test, arguments, ranks, machine, fault, done.returncode, said(done.stdout + done.stderr))
     print(*row, sep=" | ", flush=True)
     return row
 
