@@ -117,9 +117,8 @@ def said(text: str) -> str:
         if number and "diff" in name:
             largest[name.split()[0]] = max(largest.get(name.split()[0], 0.0), float(number[1]))
         name = name if number else line
-    return (
-        errors[-1] if errors else "; ".join([*re.findall("✅ .*", text), *(f"{n} {x:.2g}" for n, x in largest.items())])
-    )
+    differences = [f"{tensor} {most:.2g}" for tensor, most in largest.items()]
+    return errors[-1] if errors else "; ".join([*re.findall("✅ .*", text), *differences])
 
 
 def run(folder: Path, copy: Path, project: str, test: str, arguments: str, fault: str) -> tuple[object, ...]:
@@ -129,21 +128,14 @@ def run(folder: Path, copy: Path, project: str, test: str, arguments: str, fault
     shutil.copytree(original, copy / package)
     with open(copy / package / "__init__.py", "a") as file:
         file.write(PLANT.format(fault) if fault else "")
-    launch = (
-        f"-m torch.distributed.run --standalone --nproc-per-node {ranks} -m {__spec__.name} --rank {package}".split()
-    )
-    command = [
-        "timeout",
-        "-k",
-        "5",
-        "90",
-        sys.executable,
-        *(launch if ranks else ()),
-        str(folder / project.split()[0] / test),
-    ]
+    limit = 60 if torch.cuda.is_available() else 240
+    words = f"timeout -k 5 {limit} {sys.executable}"
+    if ranks:
+        words += f" -m torch.distributed.run --standalone --nproc-per-node {ranks} -m {__spec__.name} --rank {package}"
+    command = [*words.split(), str(folder / project.split()[0] / test), *arguments.split()]
     path = os.pathsep.join([str(copy), str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, *arguments.split()], capture_output=True, text=True, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     ranks = ranks or (1 if test == "assert_flash.py" else 8)
     row = (project, test, arguments, ranks, machine, fault, done.returncode, said(done.stdout + done.stderr))
