@@ -40,6 +40,7 @@ def blocks(tables: Tables) -> dict[str, str]:
     wrong_dkv = chosen(_float32(real), tensor=["dk", "dv"]).groupby("tensor")["ratio"].max()
     dq = _dq_over_ours(tables.rows(FOUR))
     return {
+        **_their_tests(tables.csv("their_tests/tests.csv").fillna("")),
         "cases": "{} and {} cases measured".format(*both),
         "beside": markdown(
             ("package, version", "variants", "dtype", *TENSORS),
@@ -82,3 +83,18 @@ def _dq_over_ours(rows: pd.DataFrame) -> float:
     dq = chosen(rows, dtype="float16", tensor="dq", rank=-1, kernel="flash_attn")
     errors = dq[dq["world_size"] > 1].groupby(["world_size", "variant"])["error_rel"].mean().unstack("variant")
     return float(errors[["ring_flash_attn_ring", "yunchang_ring"]].div(errors["ring"], axis=0).to_numpy().max())
+
+
+def _their_tests(rows: pd.DataFrame) -> dict[str, str]:
+    """Each test of a project: what it does as published, and which planted faults it passes and fails."""
+    lines, zero = [], rows[rows["planted"] == "gradients of zero"]
+    for (project, test, words), each in rows.groupby(["project", "test", "arguments"], sort=False):
+        as_is, faults = each[each["planted"] == ""], each[each["planted"] != ""]
+        result = "passes" if (as_is["exit"] == 0).all() else f"fails: {as_is['said'].iloc[0]}"
+        kinds = (", ".join(faults[(faults["exit"] == 0) == passed]["planted"]) for passed in (True, False))
+        lines.append((project, f"`{f'{test} {words}'.strip()}`", each["ranks"].iloc[0], result, *kinds))
+    passed = zero.groupby("project", sort=False)["exit"].agg([lambda found: (found == 0).sum(), "size"])
+    return {
+        "their_tests": markdown(("project", "its test", "ranks", "as published", "passes with", "fails with"), lines),
+        "their_zero": "; ".join(f"{project}: {n} of {of}" for project, n, of in passed.itertuples()),
+    }
