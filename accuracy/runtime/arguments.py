@@ -13,6 +13,7 @@ NAMES = {
     "sinks": ("sinks", "s_aux", "sink", "learnable_sink"),
     "attn_mask": ("attn_mask", "attn_bias", "bias", "mask"),
     "window": ("window_size", "window", "sliding_window"),
+    "softcap": ("softcap",),
     "cu_seqlens": ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_kv"),
     "max_seqlen": ("max_seqlen", "max_seqlen_q", "max_seqlen_k", "max_seqlen_kv"),
     "cu_seqlens_padded": tuple(f"cu_seqlens{of}_padded" for of in ("", "_q", "_k", "_kv")),
@@ -30,6 +31,8 @@ OPTIONAL = ("causal", "softmax_scale", "group", "grouped")
 """A function without the first has one mask, one without the second scales by D^-0.5."""
 OF_PROBLEMS = ("sinks", "attn_mask")
 """A function gets these only where the problem has sinks, or a mask of the caller's."""
+WHERE_GIVEN = (*OF_PROBLEMS, "softcap", "window")
+"""A function that requires one of these can be called only where the problem has it."""
 WINDOWS = ("behind", "keys", "pair")
 """How a function is told a window: the keys on either side of a query's own, all that it sees, or a pair."""
 MODULE = "torch.nn.modules.module", "Module"
@@ -141,7 +144,7 @@ def uncallable(fn: Callable[..., Any], tensors: int, words: Iterable[str]) -> st
         signature = _signature(fn)
     except (TypeError, ValueError):
         return "has no signature that says how it is called; wrap it in a function that has one"
-    given = named(fn, dict.fromkeys([*OPTIONAL, *words, *filter(partial(requires, fn), OF_PROBLEMS)]))
+    given = named(fn, dict.fromkeys([*OPTIONAL, *words, *filter(partial(requires, fn), WHERE_GIVEN)]))
     try:
         signature.bind(*[None] * tensors, **given)
     except TypeError as error:

@@ -226,7 +226,7 @@ class AnyCallable(Schedule):
             may_pad = names(found.function, "cu_seqlens_padded")
             if told and (reason := uncut(told, variant.sharding, case.world_size, may_pad)):
                 return f"variant {variant.name} {reason}"
-        for word in OF_PROBLEMS:
+        for word in arguments.WHERE_GIVEN:
             if getattr(problem, word) is None and requires(found.function, word):
                 return f"variant {variant.name} cannot be called without {word}: give {word}=, or a default to its own"
         if lengths_of(variant.sharding) and hasattr(module, "DISTRIBUTION"):
