@@ -59,13 +59,12 @@ def hardest(base: Problem, given: set[str], parts: int) -> list[Problem]:
     if given - KNOWN:
         return []
     hard: dict[str, Any] = {"batch": 2, "seqlen": parts * LENGTHS[1], **GROUPED, "mask": MASKS[1]}
-    small = {"seqlen": parts * LENGTHS[1], **ONE_KEY_HEAD, "mask": MASKS[0]}
+    small: dict[str, Any] = {"seqlen": parts * LENGTHS[1], **ONE_KEY_HEAD, "mask": MASKS[0], "softmax_scale": 0.25}
     fixed = given | (HEADS if HEADS & given else set())
     found = []
     for changes, dim in ((hard, 40), (small, 8)):
-        changes |= {"head_dim": base.head_dim if "head_dim" in given else dim}
-        changes |= {"softmax_scale": changes["head_dim"] ** -0.5}
-        found.append(replace(base, **{key: value for key, value in changes.items() if key not in fixed}))
+        problem = base if "head_dim" in given else with_dim(base, dim)
+        found.append(replace(problem, **{key: value for key, value in changes.items() if key not in fixed}))
     return found
 
 
