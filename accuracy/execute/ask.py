@@ -262,18 +262,18 @@ def _parts(variants: Sequence[Variant], size: int) -> int:
 def _first_answers(tiny: Configuration, ask: Ask, problems: Sequence[Problem] = ()) -> Tables:
     """Return the table of Gaussian inputs and of those that show what v, q and k are rounded to; and that of further
     problems, in one dtype. All is one run: ranks start once for it."""
-    seeing = ((each, given_mask.seeing_all(each)) for each in tiny.problems)  # else not every row of out is one of v
-    plain = tuple(replace(each, attn_mask=mask, softcap=None, seqlen_q=None) for each, mask in seeing)
+    main = tiny.problems[0]
+    keys = main.seqlen if main.documents or not main.seqlen_q else min(main.seqlen, 128)  # not as many queries as keys
+    plain = replace(main, attn_mask=given_mask.seeing_all(main), softcap=None, seqlen_q=None, seqlen=keys)
     shorter = tuple(each for each in tiny.dtypes if each != "float64") or tiny.dtypes  # which shows nothing further
-    copied = replace(tiny, problems=plain, dtypes=shorter, inputs=(_inputs("copied", octaves=0.0),))
-    whole = replace(tiny, dtypes=shorter, inputs=(_inputs("whole"),))
-    wide = replace(copied, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),))
-    also = [copied, whole, *([wide] if "float32" in tiny.dtypes else [])]
+    copied = replace(tiny, problems=(plain,), dtypes=shorter, inputs=(_inputs("copied", octaves=0.0),))
+    also = [copied, replace(tiny, dtypes=shorter, inputs=(_inputs("whole"),))]
+    if "float32" in tiny.dtypes:
+        also.append(replace(copied, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),)))
     if problems:
         dtype = MOSTLY_TAKEN if MOSTLY_TAKEN in tiny.dtypes else tiny.dtypes[0]
         also.append(replace(tiny, problems=tuple(problems), dtypes=(dtype,)))
-    asked = replace(tiny, also=tuple(also))
-    rows = ask(asked)
+    rows = ask(asked := replace(tiny, also=tuple(also)))
     is_further = rows["case_id"].isin({each.case.id for each in planned(asked) if each.case.problem in problems})
     known = (rows["inputs"] == "gaussian") | (rows["status"] == OK)  # who takes few queries alone may refuse as many
     return rows[~is_further & known], rows[is_further]
