@@ -99,7 +99,9 @@ def with_given(config: Mapping[str, Any], given: set[str]) -> Config:
     main = found.get("problem") or {}
     if found.get("given_keys") == EVERYWHERE and isinstance(found.get("also"), Mapping):
         most = _most(found.get("world_size", 1)) if "world_size" in given else 1
-        found["also"] = {name: _grid_with(grid, main, given, most) for name, grid in found["also"].items()}
+        is_alone = "world_size" in given and most == 1
+        grids = {name: grid for name, grid in found["also"].items() if not (is_alone and _is_of_several(grid))}
+        found["also"] = {name: _grid_with(grid, main, given, most) for name, grid in grids.items()}
     return found
 
 
@@ -122,6 +124,12 @@ def _grid_with(grid: Any, main: Mapping[str, Any], given: set[str], ranks: int) 
         repeat = math.ceil(repeat * min(1.0, _most(grid.get("world_size", ranks)) / ranks))
         left["reruns"] = {**left["reruns"], "repeat": min(repeat, most)}
     return left
+
+
+def _is_of_several(grid: Any) -> bool:
+    """Return whether a further grid is about several ranks alone: one that runs cases again tells of one, too."""
+    sizes = grid.get("world_size", 1) if isinstance(grid, Mapping) else 1
+    return 1 not in values_of(sizes) and not (grid.get("reruns") or {}).get("repeat")
 
 
 def _rescaled(problem: Mapping[str, Any], length: Any, given: set[str]) -> Config:
@@ -201,7 +209,7 @@ def _of_functions(grid: Any, most: int, twice: bool) -> Any:
         return found
     again = bool((reruns or {}).get("repeat"))
     if most == 1:
-        return {**found, "world_size": 1} if again else None
+        return None if _is_of_several(grid) else {**found, "world_size": 1}
     sizes = [1] if again else []  # it may be one of one device whatever its file imports
     sizes += [size for size in values_of(grid["world_size"]) if not isinstance(size, int) or size <= max(most, FEW)]
     return {**found, "world_size": sizes} if sizes else None

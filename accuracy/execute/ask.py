@@ -12,7 +12,7 @@ A window that is a number counts the keys behind a query's own, or all that it s
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +25,7 @@ from accuracy.config.resolve import EVERYWHERE
 from accuracy.core.case import Part, Problem, Variant, options_text
 from accuracy.core.dtype import ARITHMETIC, EIGHT_BITS, FORMATS, rounding_band
 from accuracy.core.plugins import load_function
-from accuracy.core.sharding import lengths_of, parts_of
+from accuracy.core.sharding import parts_of
 from accuracy.execute import run, shapes
 from accuracy.execute.folder import opened
 from accuracy.execute.plan import Planned, plan
@@ -38,8 +38,6 @@ from accuracy.verdict.floor import LEVEL
 Ask = Callable[[Configuration], pd.DataFrame]
 Answered = tuple[Configuration, list[Planned]]
 Tables = tuple[pd.DataFrame, pd.DataFrame]
-SEQLEN, HEADS, HEAD_DIM = 128, 2, 64
-"""A shape that kernels with a least tile take, too."""
 SECONDS = 60.0
 MOSTLY_TAKEN = "bfloat16"  # the dtype in which the hardest shapes are asked, before it is known what is taken
 WIDE = 30.0
@@ -72,13 +70,15 @@ def with_answers(configuration: Configuration, ask: Ask) -> Answered:
     if not (functions and wanted and configuration.given_keys == EVERYWHERE) or configuration.paths_a:
         return configuration, []
     configuration = _with_windows(configuration, ask)
-    tiny = _tiny(configuration)
-    hardest = _hardest(tiny) if configuration.also else []
+    tiny, given = _of_first_problem(configuration), shapes.given_of(configuration)
+    main, parts = tiny.problems[0], _parts(tiny.variants, tiny.world_sizes[0])
+    hardest = [each for each in shapes.hardest(main, given, parts) if configuration.also and each != main]
     rows, hard = _first_answers(tiny, ask, hardest)
-    if not _taken(tiny, rows) and not {"problem", "problem.mask"} & {*configuration.given}:
-        other = shapes.MASKS[tiny.problems[0].mask == shapes.MASKS[0]]
-        tiny = replace(tiny, problems=(replace(tiny.problems[0], mask=other),))
+    for problem in () if _taken(tiny, rows) else shapes.easiest(main, given, parts):
+        tiny = replace(tiny, problems=(problem,))
         rows, _ = _first_answers(tiny, ask)
+        if _taken(tiny, rows):
+            break
     configuration = _with_arithmetic(configuration, rows)
     taken = _taken(configuration, rows)
     if not taken or not configuration.also:
@@ -88,7 +88,11 @@ def with_answers(configuration: Configuration, ask: Ask) -> Answered:
     if not {*hard["dtype"]} <= {*taken}:
         hard = ask(replace(tiny, problems=tuple(hardest)))
     if _failed(hard):
-        configuration, refused = _in_shapes_taken(configuration, tiny, ask)
+        asked = replace(tiny, problems=tuple(hardest), dtypes=tuple(hard["dtype"].unique()))
+        known = {*hardest} - {each.case.problem for each in _refused(asked, hard)}
+        if "float32" in taken:  # in which the grids measure every shape
+            tiny = replace(tiny, dtypes=("float32",))
+        configuration, refused = _in_shapes_taken(configuration, tiny, known, hardest[-1], ask)
     in_tf32 = any(dict(each.options).get("arithmetic") in TF32 for each in configuration.variants)
     if in_tf32 and {"float16"} <= {*taken} and "float64" not in taken:
         taken = tuple(each for each in taken if each != "float32")  # float16 has as many digits, and float32 sums
@@ -98,22 +102,31 @@ def with_answers(configuration: Configuration, ask: Ask) -> Answered:
     return configuration, refused
 
 
-def _in_shapes_taken(configuration: Configuration, tiny: Configuration, ask: Ask) -> Answered:
-    """Return the configuration in shapes that its functions take, and the cases that they refused."""
+def _in_shapes_taken(
+    configuration: Configuration, tiny: Configuration, known: Collection[Problem], small: Problem, ask: Ask
+) -> Answered:
+    """Return the configuration in shapes that its functions take, and the cases that they refused. known: problems that
+    they took beside that of `tiny`; small: one of an odd length, of which further head dims are asked."""
     base, parts = tiny.problems[0], _parts(tiny.variants, tiny.world_sizes[0])
-    asked = shapes.questions(base, shapes.given_of(configuration), parts)
+    grids = configuration.also if base in configuration.problems else ()  # whose scale is taken
+    plain = [each for grid in grids for each in grid.problems if not each.features and each.seqlen % parts == 0]
+    own = [*shapes.with_dims(small), *plain]
+    asked = shapes.questions(base, shapes.given_of(configuration), parts, [base, *known], own)
     several = replace(tiny, problems=tuple(asked.values()))
-    failed = _failed(ask(several))
     names = {problem: question for question, problem in asked.items()}
-    refused = []
-    for each in planned(several):
-        if each.case.id in failed:
-            reason = f"{NOT_TAKEN}{names[each.case.problem]} ({failed[each.case.id]})"
-            refused.append(replace(each, unsupported=reason))
+    refused = _refused(several, ask(several))
     wrong = {names[each.case.problem] for each in refused}
+    told = [f"{NOT_TAKEN}{names[each.case.problem]} ({each.unsupported})" for each in refused]
+    refused = [replace(each, unsupported=reason) for each, reason in zip(refused, told, strict=True)]
     found = shapes.taken(base, {question: question not in wrong for question in asked})
     also = tuple(shapes.fitted(grid, found) for grid in configuration.also)
     return replace(shapes.fitted(configuration, found), also=also), refused
+
+
+def _refused(asked: Configuration, rows: pd.DataFrame) -> list[Planned]:
+    """Return the cases that were asked and gave no number, each with the reason."""
+    failed = _failed(rows)
+    return [replace(each, unsupported=failed[each.case.id]) for each in planned(asked) if each.case.id in failed]
 
 
 def _failed(rows: pd.DataFrame) -> dict[str, str]:
@@ -196,7 +209,7 @@ def _with_windows(configuration: Configuration, ask: Ask) -> Configuration:
     masks = {each.mask for grid in (configuration, *configuration.also) for each in grid.problems if each.window}
     if not forms or not masks:
         return configuration
-    tiny = _tiny(configuration)
+    tiny = _of_first_problem(configuration)
     one = replace(tiny.problems[0], window=tiny.problems[0].window or WINDOW)
     asked = tuple(replace(one, mask=mask) for mask in sorted(masks))
     every = tuple(_with_option(each, "window", form) for each, found in forms.items() for form in found)
@@ -220,7 +233,8 @@ def _window_forms(variant: Variant) -> tuple[str, ...]:
 
 def _of_grid(grid: Configuration, taken: tuple[str, ...]) -> tuple[str, ...]:
     if "float32" not in taken:
-        return taken
+        again = max((int(dict(each.options).get("repeat") or 0) for each in grid.observers), default=0)
+        return taken[:1] if again > 1 else taken  # a race is one in any dtype
     return tuple(each for each in grid.dtypes if each in taken) or ("float32",)
 
 
@@ -231,19 +245,12 @@ def _taken(configuration: Configuration, rows: pd.DataFrame) -> tuple[str, ...]:
     return tuple(each for each in configuration.dtypes if each in measured - refused)
 
 
-def _tiny(configuration: Configuration) -> Configuration:
-    """Return the configuration of one tiny case of every function in each of the dtypes."""
-    main, given = configuration.problems[0], shapes.given_of(configuration)
+def _of_first_problem(configuration: Configuration) -> Configuration:
+    """Return the configuration of one case of every function in each of the dtypes, in the first problem."""
     size = 1 if 1 in configuration.world_sizes else min(configuration.world_sizes)
-    sharded = any(lengths_of(each.sharding) for each in configuration.variants)
-    if not sharded and not given - shapes.KNOWN:
-        scale = main.softmax_scale if "softmax_scale" in given else HEAD_DIM**-0.5
-        plain = Problem(1, SEQLEN * _parts(configuration.variants, size), HEADS, HEADS, HEAD_DIM, main.mask, scale)
-        more = shapes.HEADS if shapes.HEADS & given else set()
-        main = replace(plain, **{key: getattr(main, key) for key in given | more})
     return replace(
         configuration, also=(), seeds=configuration.seeds[:1], world_sizes=(size,), observers=(), report=False,
-        paths_b=(), inputs=(_inputs("gaussian", std=1.0),), unusable="record", problems=(main,),
+        paths_b=(), inputs=(_inputs("gaussian", std=1.0),), unusable="record", problems=configuration.problems[:1],
     )  # fmt: skip
 
 
@@ -255,28 +262,21 @@ def _parts(variants: Sequence[Variant], size: int) -> int:
 def _first_answers(tiny: Configuration, ask: Ask, problems: Sequence[Problem] = ()) -> Tables:
     """Return the table of Gaussian inputs and of those that show what v, q and k are rounded to; and that of further
     problems, in one dtype. All is one run: ranks start once for it."""
-    seeing = ((each, given_mask.seeing_all(each)) for each in tiny.problems)  # else not every row of out is one of v
-    plain = tuple(replace(each, attn_mask=mask, softcap=None, seqlen_q=None) for each, mask in seeing)
-    copied = replace(tiny, problems=plain, inputs=(_inputs("copied", octaves=0.0),))
-    whole = replace(tiny, inputs=(_inputs("whole"),))
-    wide = replace(copied, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),))
-    also = [copied, whole, *([wide] if "float32" in tiny.dtypes else [])]
+    main = tiny.problems[0]
+    keys = main.seqlen if main.documents or not main.seqlen_q else min(main.seqlen, 128)  # not as many queries as keys
+    plain = replace(main, attn_mask=given_mask.seeing_all(main), softcap=None, seqlen_q=None, seqlen=keys)
+    shorter = tuple(each for each in tiny.dtypes if each != "float64") or tiny.dtypes  # which shows nothing further
+    copied = replace(tiny, problems=(plain,), dtypes=shorter, inputs=(_inputs("copied", octaves=0.0),))
+    also = [copied, replace(tiny, dtypes=shorter, inputs=(_inputs("whole"),))]
+    if "float32" in tiny.dtypes:
+        also.append(replace(copied, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),)))
     if problems:
         dtype = MOSTLY_TAKEN if MOSTLY_TAKEN in tiny.dtypes else tiny.dtypes[0]
         also.append(replace(tiny, problems=tuple(problems), dtypes=(dtype,)))
-    asked = replace(tiny, also=tuple(also))
-    rows = ask(asked)
+    rows = ask(asked := replace(tiny, also=tuple(also)))
     is_further = rows["case_id"].isin({each.case.id for each in planned(asked) if each.case.problem in problems})
     known = (rows["inputs"] == "gaussian") | (rows["status"] == OK)  # who takes few queries alone may refuse as many
     return rows[~is_further & known], rows[is_further]
-
-
-def _hardest(tiny: Configuration) -> list[Problem]:
-    given = shapes.given_of(tiny)
-    if given - shapes.KNOWN:
-        return []
-    problems = shapes.hardest(tiny.problems[0], given, _parts(tiny.variants, tiny.world_sizes[0]))
-    return [each for each in problems if each not in tiny.problems]
 
 
 def planned(tiny: Configuration) -> list[Planned]:

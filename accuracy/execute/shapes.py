@@ -3,11 +3,12 @@
 Kernels refuse head dims below a tile, lengths that are no multiple of one, grouped heads, batches, or one of the masks.
 A grid of a diagnosis whose shape is refused asks nothing; so its problems get the nearest shape that is taken, but for
 what the user gave. Two problems come first that have every difficulty at once: a function that takes these is not asked
-on.
+on. A kernel may be compiled anew for each shape, so the problems are those of the grids wherever they can be, and what
+a function was seen to take is not asked again.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ MASKS = ("causal", "full")
 HEADS = {"heads", "heads_kv"}
 GROUPED: dict[str, Any] = {"heads": 4, "heads_kv": 2}
 """Not of one key head, which broadcasts: a product that knows no groups takes it for all query heads."""
+ONE_KEY_HEAD: dict[str, Any] = {"heads": 2, "heads_kv": 1}
 KNOWN = {"batch", "seqlen", "head_dim", "mask", "softmax_scale", *HEADS}
 """What of a problem the questions are about; a user who gives more of it is asked nothing."""
 
@@ -37,23 +39,41 @@ class Shapes:
     masks: tuple[str, ...] = MASKS
 
 
-def hardest(base: Problem, given: set[str], parts: int) -> list[Problem]:
-    """Return two problems that have every difficulty: an odd head dim and a small one, an odd length, both masks.
+def easiest(main: Problem, given: set[str], parts: int) -> list[Problem]:
+    """Return a problem that kernels with a least tile take, in each mask, of the main one what the user gave."""
+    if given - KNOWN:
+        return []
+    scale = main.softmax_scale if "softmax_scale" in given else 64**-0.5
+    kept = {key: getattr(main, key) for key in given | (HEADS if HEADS & given else set())}
+    masks = [main.mask] if "mask" in given else sorted(MASKS, key=main.mask.__ne__)
+    return [replace(Problem(1, 128 * parts, 2, 2, 64, mask, scale), **kept) for mask in masks]
 
-    given: what the user chose of a problem, which stays; parts: into how many the ranks cut a length.
+
+def hardest(base: Problem, given: set[str], parts: int) -> list[Problem]:
+    """Return two problems of the grids that have every difficulty: an odd head dim and a small one, an odd length, two
+    sequences, grouped heads, both masks.
+
+    given: what the user chose of a problem, which stays; none where it is more than they vary; parts: into how many
+    the ranks cut a length.
     """
-    heads = {} if HEADS & given else GROUPED
-    hard: dict[str, Any] = {"batch": 2, "seqlen": parts * LENGTHS[1], **heads}
+    if given - KNOWN:
+        return []
+    hard: dict[str, Any] = {"batch": 2, "seqlen": parts * LENGTHS[1], **GROUPED, "mask": MASKS[1]}
+    small: dict[str, Any] = {"seqlen": parts * LENGTHS[1], **ONE_KEY_HEAD, "mask": MASKS[0], "softmax_scale": 0.25}
+    fixed = given | (HEADS if HEADS & given else set())
     found = []
-    for mask, dim in zip(MASKS, (40, 8), strict=True):
-        problem = with_dim(base, base.head_dim if "head_dim" in given else dim)
-        changes = {key: value for key, value in {**hard, "mask": mask}.items() if key not in given}
-        found.append(replace(problem, **changes))
+    for changes, dim in ((hard, 40), (small, 8)):
+        problem = base if "head_dim" in given else with_dim(base, dim)
+        found.append(replace(problem, **{key: value for key, value in changes.items() if key not in fixed}))
     return found
 
 
-def questions(base: Problem, given: set[str], parts: int) -> dict[str, Problem]:
-    """Return problems that differ from one that is taken in one thing each, by what that is; not in what is given.
+def questions(
+    base: Problem, given: set[str], parts: int, known: Collection[Problem] = (), grids: Sequence[Problem] = ()
+) -> dict[str, Problem]:
+    """Return problems that differ from one that is taken in one thing each, by what that is; not in what is given, nor
+    in what a known problem has, which is taken, too. A head dim is asked of a problem of the grids that has nothing
+    else that is not known.
 
     A question about a length is named after that of each of the parts into which the ranks cut it.
     """
@@ -63,7 +83,23 @@ def questions(base: Problem, given: set[str], parts: int) -> dict[str, Problem]:
     found |= {f"mask={mask}": replace(base, mask=mask) for mask in MASKS if mask != base.mask}
     found |= {"batch=2": replace(base, batch=2)}
     found |= {"heads_kv=2": replace(base, **GROUPED)} if not HEADS & given else {}
+    shown = set().union(*(_shown(each, parts) for each in known))
+    found = {name: problem for name, problem in found.items() if name not in shown}
+    for each in grids:
+        unknown = _shown(each, parts) & {*found}
+        if len(unknown) == 1 and (name := unknown.pop()) == f"head_dim={each.head_dim}":
+            found[name] = each
     return {name: problem for name, problem in found.items() if name.partition("=")[0] not in given}
+
+
+def _shown(problem: Problem, parts: int) -> set[str]:
+    """Return the questions that a problem answers where it is taken."""
+    length = problem.seqlen // parts
+    unit = math.gcd(length, max(LENGTHS))
+    shown = {f"head_dim={problem.head_dim}", f"mask={problem.mask}"}
+    shown |= {f"seqlen={each}" for each in LENGTHS.values() if each % unit == 0}
+    shown |= {"batch=2"} if problem.batch > 1 else set()
+    return shown | ({"heads_kv=2"} if 1 < problem.heads_kv < problem.heads else set())
 
 
 def taken(base: Problem, right: Mapping[str, bool]) -> Shapes:
@@ -107,6 +143,11 @@ def _fitted(problem: Problem, shapes: Shapes, given: set[str], sizes: int) -> Pr
     queries = None if problem.seqlen_q is None else _up(problem.seqlen_q, unit)
     length = _up(problem.seqlen, unit) + unit * (problem.seqlen_q is not None)
     return replace(problem, seqlen=length, seqlen_q=queries)
+
+
+def with_dims(problem: Problem) -> list[Problem]:
+    """Return a problem in each head dim of the grids."""
+    return [with_dim(problem, dim) for dim in DIMS]
 
 
 def with_dim(problem: Problem, dim: int) -> Problem:

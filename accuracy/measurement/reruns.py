@@ -136,7 +136,7 @@ def run_alone(case: Case, shards: Sequence[Tensors], mode: Mode = PLAIN) -> Ran:
         with device.measured(case.device) as cost, device.poisoned(mode.poison):
             results = run_rank(program, world)
         kept, results = results, copies(results)
-        if mode.repeat > 1:  # one run again only tells whether a case is right by chance
+        if mode.repeat and (case.options_of("repeats") or {}).get("poison"):  # others run again may be right by chance
             others = tuple(-x.flip(1) for x in shards[0])
             found = run_rank(rank_program(case, build_kernel(case), [others]), world)
             check_kept(kept, results)

@@ -214,7 +214,7 @@ def test_a_window_that_is_a_number_may_count_the_query_s_own_key_or_not(
     assert any((counts or "either side") in line for line in found.evidence)
 
 
-@pytest.mark.parametrize("few_grids", [("shape_window", "shape_dims")], indirect=True)
+@pytest.mark.parametrize("few_grids", [("shape_window", "shape_pairs", "shape_dims")], indirect=True)
 def test_a_window_that_is_wrong_in_bfloat16_alone_is_named_with_no_other_condition(few_grids: None) -> None:
     def short(q: Any, k: Any, v: Any, *, causal: bool, softmax_scale: float, window_size: Any = (-1, -1)) -> Any:
         k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k, v))

@@ -33,11 +33,11 @@ def test_a_key_that_is_given_holds_in_every_grid() -> None:
 
 def test_documents_queries_and_runs_again_follow_the_length_that_is_given() -> None:
     problems = {problem for each in grids("problem.seqlen=96") for problem in each.problems}
-    assert (10, 58, 28) in {each.documents for each in problems}
+    assert (12, 54, 30) in {each.documents for each in problems}
     assert 64 in {each.queries for each in problems}
     repeats = [{dict(each.options).get("repeat", 0) for grid in grids(*words) for each in grid.observers}
                for words in (("problem.seqlen=8192",), (), ("world_size=1",), ("world_size=[2,8]",))]  # fmt: skip
-    assert repeats == [{0, 2}, {0, 2, 230}, {0, 2, 230}, {0, 2, 58}]
+    assert repeats == [{0, 1}, {0, 1, 230}, {0, 1, 230}, {0, 1, 58}]
     node = {"forward": "ring", "backward": "ring", "sharding": "40+20"}
     config = resolved(composed("experiment=diagnose") | {"variant": {"mine": node}}, {"variant.sharding"})
     assert (config["problem"]["seqlen"], config["world_size"]) == (60, 2)
@@ -62,7 +62,8 @@ def test_a_function_is_measured_on_one_to_four_ranks_unless_told_and_variants_be
 
     alone = {"shape_short": [1], "shape_many_heads": [1]}
     one_or_two = {key: [1, 2] for key in ("shape_scale", "shape_shifted")}
-    assert sizes() == ([1, 2, 3, 4], {"repeats": [1, 2], **alone, **one_or_two, "ranks": [3, 4]})
+    several = {"shape_lengths": [2, 4], "ranks": [3, 4]}
+    assert sizes() == ([1, 2, 3, 4], {"repeats": [1, 2], **alone, **one_or_two, **several})
     assert sizes("world_size=[1,16]") == ([1, 16], {})
     _, both = sizes("variant=[ring,callable]")
     assert (both["simulated_many_ranks"], both["simulated_ranks"]) == (32, [3, 4, 5, 16])
