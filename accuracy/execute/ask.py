@@ -32,7 +32,7 @@ from accuracy.execute.plan import Planned, plan
 from accuracy.results import table
 from accuracy.results.table import ALL_RANKS, NOT_TAKEN, OK
 from accuracy.runtime import given_mask
-from accuracy.runtime.arguments import parameters, window_forms
+from accuracy.runtime.arguments import parameters, requires, window_forms
 from accuracy.verdict.floor import LEVEL
 
 Ask = Callable[[Configuration], pd.DataFrame]
@@ -205,7 +205,8 @@ def _with_each(grid: Configuration, known: Callable[[Variant], Variant]) -> Conf
 def _with_windows(configuration: Configuration, ask: Ask) -> Configuration:
     """Return the configuration with how each of its functions is told a window, where its signature leaves that open;
     one that refuses every form is asked nothing with a window."""
-    forms = {each: found for each in configuration.variants if len(found := _window_forms(each)) > 1}
+    unsaid = [each for each in configuration.variants if not dict(each.options).get("window")]
+    forms = {each: found for each in unsaid if len(found := window_forms(parameters(_function(each)) or {})) > 1}
     masks = {each.mask for grid in (configuration, *configuration.also) for each in grid.problems if each.window}
     if not forms or not masks:
         return configuration
@@ -226,9 +227,8 @@ def _with_windows(configuration: Configuration, ask: Ask) -> Configuration:
     return _with_each(configuration, known)
 
 
-def _window_forms(variant: Variant) -> tuple[str, ...]:
-    options = dict(variant.options)
-    return () if options.get("window") else window_forms(parameters(load_function(str(options["fn"])).function) or {})
+def _function(variant: Variant) -> Callable[..., Any]:
+    return load_function(str(dict(variant.options)["fn"])).function
 
 
 def _of_grid(grid: Configuration, taken: tuple[str, ...]) -> tuple[str, ...]:
@@ -267,9 +267,9 @@ def _first_answers(tiny: Configuration, ask: Ask, problems: Sequence[Problem] = 
     plain = replace(main, attn_mask=given_mask.seeing_all(main), softcap=None, seqlen_q=None, seqlen=keys)
     shorter = tuple(each for each in tiny.dtypes if each != "float64") or tiny.dtypes  # which shows nothing further
     copied = replace(tiny, problems=(plain,), dtypes=shorter, inputs=(_inputs("copied", octaves=0.0),))
-    also = [copied, replace(tiny, dtypes=shorter, inputs=(_inputs("whole"),))]
-    if "float32" in tiny.dtypes:
-        also.append(replace(copied, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),)))
+    wide = replace(copied, dtypes=("float32",), inputs=(_inputs("copied", octaves=WIDE),))
+    shown = [] if any(requires(_function(each), "softcap") for each in tiny.variants) else [copied, wide]
+    also = [replace(tiny, dtypes=shorter, inputs=(_inputs("whole"),)), *shown[: 1 + ("float32" in tiny.dtypes)]]
     if problems:
         dtype = MOSTLY_TAKEN if MOSTLY_TAKEN in tiny.dtypes else tiny.dtypes[0]
         also.append(replace(tiny, problems=tuple(problems), dtypes=(dtype,)))

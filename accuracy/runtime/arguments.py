@@ -31,7 +31,7 @@ OPTIONAL = ("causal", "softmax_scale", "group", "grouped")
 """A function without the first has one mask, one without the second scales by D^-0.5."""
 OF_PROBLEMS = ("sinks", "attn_mask")
 """A function gets these only where the problem has sinks, or a mask of the caller's."""
-WHERE_GIVEN = (*OF_PROBLEMS, "softcap", "window")
+WHERE_GIVEN = (*OF_PROBLEMS, "softcap")
 """A function that requires one of these can be called only where the problem has it."""
 WINDOWS = ("behind", "keys", "pair")
 """How a function is told a window: the keys on either side of a query's own, all that it sees, or a pair."""

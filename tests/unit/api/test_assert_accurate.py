@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.nn.functional import scaled_dot_product_attention
 
 from accuracy import assert_accurate
+from accuracy.core.errors import ConfigError
 from accuracy.verdict.rule import factor
 from tests.contract.variant.somebody import without_lse
 from tests.processes import launched
@@ -183,6 +184,24 @@ def test_a_broken_one_fails_and_says_where() -> None:
         assert fn.__name__ in str(caught.value)
 
 
+def capped(factor):
+    def fn(q, k, v, *, causal, softmax_scale, softcap):
+        q, k, v = (x.transpose(1, 2).double() for x in (q, k.repeat_interleave(2, 2), v.repeat_interleave(2, 2)))
+        scores = factor * softcap * torch.tanh(softmax_scale * q @ k.mT / softcap)
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1) & causal
+        return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v).transpose(1, 2)
+
+    return fn
+
+
+def test_a_softcap_that_a_function_requires_is_given_where_the_problem_has_one() -> None:
+    assert_accurate(capped(1), dtype="float64", softcap=2.0, **SMALL)
+    with pytest.raises(AssertionError, match="out"):
+        assert_accurate(capped(1.01), dtype="float64", softcap=2.0, **SMALL)
+    with pytest.raises(ConfigError, match="softcap"):
+        assert_accurate(capped(1), dtype="float64", **SMALL)
+
+
 def test_a_variant_s_name_is_taken_and_sums_in_16_bits_are_found() -> None:
     shape = {key: value for key, value in SMALL.items() if key != "world_size"}
     sizes = assert_accurate("zigzag", kernel="eager", **shape)["world_size"]
@@ -193,6 +212,7 @@ def test_a_variant_s_name_is_taken_and_sums_in_16_bits_are_found() -> None:
 
 SUITE = """
 from accuracy import assert_accurate
+from accuracy.core.errors import ConfigError
 from tests.contract.variant import somebody
 
 SMALL = {"seqlen": 48, "heads": 4, "heads_kv": 2, "head_dim": 16}
