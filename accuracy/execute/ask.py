@@ -110,7 +110,7 @@ def _in_shapes_taken(
     base, parts = tiny.problems[0], _parts(tiny.variants, tiny.world_sizes[0])
     grids = configuration.also if base in configuration.problems else ()  # whose scale is taken
     plain = [each for grid in grids for each in grid.problems if not each.features and each.seqlen % parts == 0]
-    own = [*shapes.with_dims(small), *plain]
+    own = [*(shapes.with_dim(small, dim) for dim in shapes.DIMS), *plain]
     asked = shapes.questions(base, shapes.given_of(configuration), parts, [base, *known], own)
     several = replace(tiny, problems=tuple(asked.values()))
     names = {problem: question for question, problem in asked.items()}

@@ -145,11 +145,6 @@ def _fitted(problem: Problem, shapes: Shapes, given: set[str], sizes: int) -> Pr
     return replace(problem, seqlen=length, seqlen_q=queries)
 
 
-def with_dims(problem: Problem) -> list[Problem]:
-    """Return a problem in each head dim of the grids."""
-    return [with_dim(problem, dim) for dim in DIMS]
-
-
 def with_dim(problem: Problem, dim: int) -> Problem:
     """Return a problem of another head dim, with the scale that belongs to it where the problem has its own's."""
     own = math.isclose(problem.softmax_scale, problem.head_dim**-0.5)
