@@ -54,9 +54,9 @@ def of_few_head_dims(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_s
 @pytest.mark.parametrize(
     ("function", "how", "most", "refused"),
     [
-        (of_any_dtype, {}, 45, set()),
+        (of_any_dtype, {}, 46, set()),
         (of_16_bits, {}, 44, set()),
-        (of_one_mask, {"mask": "full"}, 22, {"head_dim=8"}),
+        (of_one_mask, {"mask": "full"}, 23, {"head_dim=8"}),
         (of_few_head_dims, {}, 37, {*(f"head_dim={dim}" for dim in (8, 16, 24, 32, 40)), "mask=full",
                                     *(f"seqlen={length}" for length in (40, 43, 48, 96, 192))}),
     ],
