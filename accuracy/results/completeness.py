@@ -20,6 +20,7 @@ from accuracy.core.dtype import PROBES
 from accuracy.core.errors import printable
 from accuracy.core.number import count
 from accuracy.results import table
+from accuracy.results.storage import UNREAD
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +67,7 @@ def closed_plan(plan: Plan, results: pd.DataFrame) -> Plan:
 
 def faults(about: Mapping[str, Any], results: pd.DataFrame, is_lean: bool = False) -> tuple[Fault, ...]:
     """What is wrong; planned cases of which the table has nothing are left to the gate. results: all rows of the
-    folder, derived columns too; is_lean: whether numbers in them are rounded, as in a published table."""
+    folder, derived columns too; is_lean: whether numbers in them are rounded or left out, as in a published table."""
     plan = about.get("plan")
     if plan is None:
         return (Fault("the run", NO_PLAN),)
@@ -77,7 +78,7 @@ def faults(about: Mapping[str, Any], results: pd.DataFrame, is_lean: bool = Fals
         rows = results.assign(rank=rank, tensor=tensor)
         first = rows.drop_duplicates("case_id").to_dict("records")
         names = {row["case_id"]: _name(row) for row in first}
-        plan = {**plan, "rows": {}} if is_lean else plan
+        plan = {**plan, "rows": {}, "unread": UNREAD} if is_lean else plan
         return tuple(fault for found, text in _wrong(plan, about, rows) for fault in _faults(found, text, names))
     except (LookupError, TypeError, ValueError, AttributeError):
         return (Fault("the run", NO_SENSE),)
@@ -187,6 +188,7 @@ def _of_columns(plan: Plan, rows: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, 
         for tensor, _, columns in end:
             own = rows[(ends == index) & (rows["tensor"] == tensor)]
             empty = own[columns].isna()
+            empty.loc[own["rank"] >= 0, [name for name in columns if name in plan.get("unread", ())]] = False
             yield from ((own[empty[column]], f"{column} is empty") for column in empty.columns[empty.any()])
 
 

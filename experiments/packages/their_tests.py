@@ -139,7 +139,8 @@ def run(folder: Path, copy: Path, project: str, test: str, arguments: str, fault
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     ranks = ranks or (1 if test == "assert_flash.py" else 8)
     row = (project, test, arguments, ranks, machine, fault, done.returncode, said(done.stdout + done.stderr))
-    print(*row, sep=" | ", flush=True)
+    sys.stdout.write(" | ".join(map(str, row)) + "\n")  # at once: other threads print, too
+    sys.stdout.flush()
     return row
 
 
