@@ -65,7 +65,7 @@ def blocks(tables: Tables) -> dict[str, str]:
         f" ranks, not within 0.1%; the merge as written is {ended} times the compiled one, not 1.3 to 1.5: at 256 ranks out"
         f" is {ring[AS_WRITTEN, 'out', 256]:.0f} times single device's error. dq in float32 alone inherits the error of a"
         f" 16-bit out through delta: {ring[DQ, 'dq', 256]:.2f} at 256 ranks.",
-        "unheld": f"{_word(len(held) - sum(held))} of its {len(held)} predictions did not hold.",
+        "unheld": f"{_word(len(held) - sum(held))} of the {len(held)} claims on its first run did not hold.",
         **_upstream(tables, here, written["bfloat16"]),
         "exponents": _exponents(rows),
         **_bias(tables, rows),
