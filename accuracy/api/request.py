@@ -85,7 +85,9 @@ def request(
     config = compose(*words)
     config |= {"workers": 1, "report": False, **settings, "variant": variants, "world": world, **(keys or {})}
     config["problem"] |= {**(defaults or {}), **arguments}
-    return resolved(replayed(config, chosen | keys_of(words)), chosen - {"world"})
+    said = keys_of(words)
+    everywhere = chosen - {"world"} | {each for each in said if each.startswith("problem.")}
+    return resolved(replayed(config, chosen | said), everywhere)
 
 
 def _masked(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from accuracy.config.read import Configuration
 from accuracy.core.case import Problem
+from accuracy.core.fields import default_softmax_scale
 
 DIMS = (8, 16, 24, 32, 40, 64, 128)
 """Head dims of the grids of a diagnosis."""
@@ -30,23 +31,31 @@ KNOWN = {"batch", "seqlen", "head_dim", "mask", "softmax_scale", *HEADS}
 
 @dataclass(frozen=True)
 class Shapes:
-    """What a function takes. dims: head dims, None: any; unit: what lengths are multiples of."""
+    """What a function takes. dims: head dims, None: any; unit: what lengths are multiples of; one_key_head: no more."""
 
     dims: tuple[int, ...] | None = None
     unit: int = 1
     batches: bool = True
     grouped: bool = True
+    one_key_head: bool = False
     masks: tuple[str, ...] = MASKS
 
 
 def easiest(main: Problem, given: set[str], parts: int) -> list[Problem]:
-    """Return a problem that kernels with a least tile take, in each mask, of the main one what the user gave."""
+    """Return problems that kernels with a least tile take: in both masks, with keys for each query head and for all
+    alike; what the user gave of the main problem stays."""
     if given - KNOWN:
         return []
-    scale = main.softmax_scale if "softmax_scale" in given else 64**-0.5
-    kept = {key: getattr(main, key) for key in given | (HEADS if HEADS & given else set())}
+    fixed = given - {"softmax_scale"} | (HEADS if HEADS & given else set())
+    kept = {key: getattr(main, key) for key in fixed}
     masks = [main.mask] if "mask" in given else sorted(MASKS, key=main.mask.__ne__)
-    return [replace(Problem(1, 128 * parts, 2, 2, 64, mask, scale), **kept) for mask in masks]
+    plain = replace(main, batch=1, seqlen=128 * parts, heads=2)
+    if "softmax_scale" not in given:
+        plain = replace(plain, softmax_scale=default_softmax_scale(main.head_dim))
+    tiles = [with_dim(plain, dim) for dim in ([main.head_dim] if "head_dim" in given else (64, 128))]
+    every = ((tile, heads_kv, mask) for tile in tiles for heads_kv in (2, 1) for mask in masks)
+    found = (replace(tile, **{"heads_kv": heads_kv, "mask": mask, **kept}) for tile, heads_kv, mask in every)
+    return [*dict.fromkeys(found)]
 
 
 def hardest(base: Problem, given: set[str], parts: int) -> list[Problem]:
@@ -110,6 +119,7 @@ def taken(base: Problem, right: Mapping[str, bool]) -> Shapes:
         unit=next((unit for unit, length in LENGTHS.items() if f"seqlen={length}" not in refused), base.seqlen),
         batches="batch=2" not in refused,
         grouped="heads_kv=2" not in refused,
+        one_key_head="heads_kv=2" in refused and base.heads_kv == 1 < base.heads,
         masks=tuple(mask for mask in MASKS if f"mask={mask}" not in refused),
     )
 
@@ -134,7 +144,7 @@ def _fitted(problem: Problem, shapes: Shapes, given: set[str], sizes: int) -> Pr
         larger = [dim for dim in shapes.dims if dim > problem.head_dim]
         problem = with_dim(problem, min(larger, default=max(shapes.dims)))
     if not shapes.grouped and not given & HEADS:
-        problem = replace(problem, heads_kv=problem.heads)
+        problem = replace(problem, heads_kv=1 if shapes.one_key_head else problem.heads)
     if not shapes.batches and "batch" not in given:
         problem = replace(problem, batch=1)
     if shapes.unit == 1 or problem.documents or given & {"seqlen", "seqlen_q", "documents"}:
@@ -148,7 +158,7 @@ def _fitted(problem: Problem, shapes: Shapes, given: set[str], sizes: int) -> Pr
 def with_dim(problem: Problem, dim: int) -> Problem:
     """Return a problem of another head dim, with the scale that belongs to it where the problem has its own's."""
     own = math.isclose(problem.softmax_scale, problem.head_dim**-0.5)
-    return replace(problem, head_dim=dim, softmax_scale=dim**-0.5 if own else problem.softmax_scale)
+    return replace(problem, head_dim=dim, softmax_scale=default_softmax_scale(dim) if own else problem.softmax_scale)
 
 
 def _up(length: int, unit: int) -> int:

@@ -51,6 +51,18 @@ def of_few_head_dims(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_s
     return of_16_bits(q, k, v, causal=causal, softmax_scale=softmax_scale)
 
 
+def of_one_key_head(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
+    """Multi-query attention of one head dim alone."""
+    if k.shape[2] != 1 or q.shape[3] != 128:
+        raise RuntimeError("not supported")
+    return of_any_dtype(q, k, v, causal=causal, softmax_scale=softmax_scale)
+
+
+def of_its_own_scale(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
+    """As a function that takes no scale."""
+    return of_any_dtype(q, k, v, causal=causal, softmax_scale=q.shape[3] ** -0.5)
+
+
 @pytest.mark.parametrize(
     ("function", "how", "most", "refused"),
     [
@@ -59,6 +71,8 @@ def of_few_head_dims(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_s
         (of_one_mask, {"mask": "full"}, 23, {"head_dim=8"}),
         (of_few_head_dims, {}, 37, {*(f"head_dim={dim}" for dim in (8, 16, 24, 32, 40)), "mask=full",
                                     *(f"seqlen={length}" for length in (40, 43, 48, 96, 192))}),
+        (of_one_key_head, {}, 60, {*(f"head_dim={dim}" for dim in (8, 16, 24, 32, 40, 64)), "heads_kv=2"}),
+        (of_its_own_scale, {}, 60, set()),
     ],
 )  # fmt: skip
 def test_a_function_meets_few_shapes_and_is_asked_what_it_refuses(
