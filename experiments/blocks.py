@@ -140,7 +140,7 @@ def changed(root: Path, commit: str) -> Iterator[str]:
 
 
 def differences(old: str | None, new: str | None) -> Iterator[str]:
-    """What differs between the numbers of two texts; None: there is no such text."""
+    """Yield a line for each number in which two texts of a block differ. None stands for a block that is absent."""
     if old is None or new is None:
         yield "is new" if old is None else "is gone"
         return

@@ -51,7 +51,7 @@ class Run(NamedTuple):
 
 
 def runs() -> list[Run]:
-    """Those of evidence.yaml."""
+    """Return the runs that evidence.yaml lists, in its order."""
     given: Any = OmegaConf.to_container(OmegaConf.load(ROOT / "experiments" / "evidence.yaml"))
     found = []
     for each in given:
@@ -91,7 +91,7 @@ def account(run: Run, to: Path) -> dict[str, Any]:
 
 
 def folder_of(run: Run, to: Path) -> Path:
-    """Where the run measures."""
+    """Return the folder below `to` in which the run writes its tables."""
     return to.resolve() / run.place.replace("/", "-")
 
 
@@ -106,7 +106,7 @@ def commit_of_clean_tree(root: Path) -> str:
 
 
 def measure(run: Run, to: Path, commit: str) -> bool:
-    """Whether the run ended well; its folder has an account then."""
+    """Run the command in the run's folder; write the account there and return True if it exits with 0, else False."""
     from accuracy.measurement.provenance import code_digest, command, provenance
 
     folder, begun = folder_of(run, to), datetime.datetime.now(datetime.UTC)

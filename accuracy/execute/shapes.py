@@ -46,8 +46,7 @@ def easiest(main: Problem, given: set[str], parts: int) -> list[Problem]:
     alike; what the user gave of the main problem stays."""
     if given - KNOWN:
         return []
-    fixed = given - {"softmax_scale"} | (HEADS if HEADS & given else set())
-    kept = {key: getattr(main, key) for key in fixed}
+    kept = {key: getattr(main, key) for key in _with_heads(given) - {"softmax_scale"}}
     masks = [main.mask] if "mask" in given else sorted(MASKS, key=main.mask.__ne__)
     plain = replace(main, batch=1, seqlen=128 * parts, heads=2)
     if "softmax_scale" not in given:
@@ -69,12 +68,16 @@ def hardest(base: Problem, given: set[str], parts: int) -> list[Problem]:
         return []
     hard: dict[str, Any] = {"batch": 2, "seqlen": parts * LENGTHS[1], **GROUPED, "mask": MASKS[1]}
     small: dict[str, Any] = {"seqlen": parts * LENGTHS[1], **ONE_KEY_HEAD, "mask": MASKS[0], "softmax_scale": 0.25}
-    fixed = given | (HEADS if HEADS & given else set())
-    found = []
+    fixed, found = _with_heads(given), []
     for changes, dim in ((hard, 40), (small, 8)):
         problem = base if "head_dim" in given else with_dim(base, dim)
         found.append(replace(problem, **{key: value for key, value in changes.items() if key not in fixed}))
     return found
+
+
+def _with_heads(given: set[str]) -> set[str]:
+    """Return what is given, with both numbers of heads where one of them is."""
+    return given | (HEADS if HEADS & given else set())
 
 
 def questions(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -78,8 +78,9 @@ def faults(about: Mapping[str, Any], results: pd.DataFrame, is_lean: bool = Fals
         rows = results.assign(rank=rank, tensor=tensor)
         first = rows.drop_duplicates("case_id").to_dict("records")
         names = {row["case_id"]: _name(row) for row in first}
-        plan = {**plan, "rows": {}, "unread": UNREAD} if is_lean else plan
-        return tuple(fault for found, text in _wrong(plan, about, rows) for fault in _faults(found, text, names))
+        plan, unread = ({**plan, "rows": {}}, UNREAD) if is_lean else (plan, ())
+        wrong = _wrong(plan, about, rows, unread)
+        return tuple(fault for found, text in wrong for fault in _faults(found, text, names))
     except (LookupError, TypeError, ValueError, AttributeError):
         return (Fault("the run", NO_SENSE),)
 
@@ -136,8 +137,10 @@ def _columns(rows: pd.DataFrame) -> dict[str, list[list[Any]]]:
     return found
 
 
-def _wrong(plan: Plan, about: Mapping[str, Any], rows: pd.DataFrame) -> Iterator[tuple[Wrong, str]]:
-    """Rows, or cases, or None for the whole run, and what is wrong with them."""
+def _wrong(
+    plan: Plan, about: Mapping[str, Any], rows: pd.DataFrame, unread: Collection[str]
+) -> Iterator[tuple[Wrong, str]]:
+    """Rows, or cases, or None for the whole run, and what is wrong with them. unread: see `_of_columns`."""
     cases, listed = plan["cases"], set(about["cases"])
     yield sorted({*cases} - listed), "planned, and run.json's cases lack it"
     yield sorted(listed - {*cases}), "among run.json's cases, and not planned"
@@ -149,7 +152,7 @@ def _wrong(plan: Plan, about: Mapping[str, Any], rows: pd.DataFrame) -> Iterator
         yield None, f"the plan was made on {plan['device']}, the fingerprint is of another device"
     rows = rows[rows["case_id"].isin(list(cases))]
     if about.get("ended"):  # else what it ended with is not known, and the gate says so
-        found = [pair for pair in (*_of_rows(plan, rows), *_of_columns(plan, rows)) if len(pair[0])]
+        found = [pair for pair in (*_of_rows(plan, rows), *_of_columns(plan, rows, unread)) if len(pair[0])]
         found = found or [pair for pair in _of_seeds(rows) if len(pair[0])]
         yield from found or _of_contents(plan, rows)
 
@@ -181,14 +184,14 @@ def _expected(plan: Plan, present: set[str]) -> pd.DataFrame:
     return pd.DataFrame(expected, columns=[*ROW, "ended"]).astype({"rank": "int64"})
 
 
-def _of_columns(plan: Plan, rows: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, str]]:
-    """Every number and text that the run ended with."""
+def _of_columns(plan: Plan, rows: pd.DataFrame, unread: Collection[str]) -> Iterator[tuple[pd.DataFrame, str]]:
+    """Every number and text that the run ended with. unread: columns that single ranks may lack."""
     ends = rows["case_id"].map({case: each[3] for case, each in plan["cases"].items()})
     for index, end in enumerate(plan["ends"]):
         for tensor, _, columns in end:
             own = rows[(ends == index) & (rows["tensor"] == tensor)]
             empty = own[columns].isna()
-            empty.loc[own["rank"] >= 0, [name for name in columns if name in plan.get("unread", ())]] = False
+            empty.loc[own["rank"] >= 0, [name for name in columns if name in unread]] = False
             yield from ((own[empty[column]], f"{column} is empty") for column in empty.columns[empty.any()])
 
 

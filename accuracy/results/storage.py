@@ -165,12 +165,12 @@ def lean_results(full: pd.DataFrame, every_digit: bool = False) -> pa.Table:
     content = content.sort_by([(name, "ascending") for name in _SAME_NUMBERS if name in content.column_names])
     each_rank = pc.fill_null(pc.greater_equal(content["rank"], 0), False)
     single = content.filter(each_rank)
-    single = without_unread(single if every_digit else _summarised(single), every_digit)
+    single = _without_unread(single if every_digit else _summarised(single), every_digit)
     parts = [content.filter(pc.invert(each_rank)), single]
     return pa.concat_tables(parts).replace_schema_metadata(RESULTS_SCHEMA.metadata)  # which sorting forgets
 
 
-def without_unread(single: pa.Table, baseline: bool) -> pa.Table:
+def _without_unread(single: pa.Table, baseline: bool) -> pa.Table:
     """Rows of single ranks without the numbers that nothing reads of them; the gate compares biases with a baseline."""
     for name in {*UNREAD, *([] if baseline else ["error_bias"])} & {*single.column_names}:
         single = _with_column(single, name, np.full(len(single), np.nan))

@@ -86,10 +86,11 @@ def _backward(own: Any, fault: str, ctx: Any, *given: Any) -> Any:
 def one_rank(package: str, test: str, *arguments: str) -> None:
     """Be one rank of a test as it is, but for this: its "nccl" is the shared GPU's group, its "cuda:1" is "cuda:0", and
     ring-flash-attn's adapter for transformers, which no test calls, is empty."""
+    from accuracy.package.ring_flash_attn import NO_ADAPTERS
     from accuracy.world import shared_gpu
 
     adapters = types.ModuleType(f"{package}.adapters")
-    vars(adapters).update(substitute_hf_flash_attn=None, update_ring_flash_attn_params=None)
+    vars(adapters).update(dict.fromkeys(NO_ADAPTERS))
     sys.modules[adapters.__name__] = adapters
     importlib.import_module(package)
     start, device = dist.init_process_group, torch.device

@@ -15,7 +15,7 @@ from tests.slow.foreign.functions import visible
 
 
 class Planned(Exception):
-    """The cases of the sweep, and those that were refused."""
+    """Raised in place of the sweep; it holds the planned cases and those that were refused."""
 
 
 CALLED: set[tuple[object, ...]] = set()
@@ -31,35 +31,35 @@ def of_any_dtype(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale
 
 
 def of_16_bits(q: Tensor, k: Tensor, v: Tensor, **how: object) -> Tensor:
-    """As flash-attn's."""
+    """Attention that refuses all but 16 bits, as flash-attn does."""
     if q.element_size() != 2:
         raise RuntimeError("only fp16 and bf16")
     return of_any_dtype(q, k, v, causal=bool(how["causal"]), softmax_scale=float(str(how["softmax_scale"])))
 
 
 def of_one_mask(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float) -> Tensor:
-    """As compiled flex_attention on a GPU."""
+    """Unmasked attention that refuses float64 and head dims below 16, as compiled flex_attention does on a GPU."""
     if q.dtype == torch.float64 or q.shape[3] < 16:
         raise RuntimeError("not supported")
     return of_any_dtype(q, k, v, causal=False, softmax_scale=softmax_scale)
 
 
 def of_few_head_dims(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
-    """As a kernel of tiles that knows no lengths between them."""
+    """Attention with a causal mask that refuses lengths and head dims that its tiles do not divide."""
     if q.shape[3] not in (64, 128) or q.shape[1] % 128 or not causal:
         raise RuntimeError("not supported")
     return of_16_bits(q, k, v, causal=causal, softmax_scale=softmax_scale)
 
 
 def of_one_key_head(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
-    """Multi-query attention of one head dim alone."""
+    """Multi-query attention that takes one head dim alone."""
     if k.shape[2] != 1 or q.shape[3] != 128:
         raise RuntimeError("not supported")
     return of_any_dtype(q, k, v, causal=causal, softmax_scale=softmax_scale)
 
 
 def of_its_own_scale(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
-    """As a function that takes no scale."""
+    """Attention that takes no scale and uses D^-0.5."""
     return of_any_dtype(q, k, v, causal=causal, softmax_scale=q.shape[3] ** -0.5)
 
 

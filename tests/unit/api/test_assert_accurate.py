@@ -212,7 +212,6 @@ def test_a_variant_s_name_is_taken_and_sums_in_16_bits_are_found() -> None:
 
 SUITE = """
 from accuracy import assert_accurate
-from accuracy.core.errors import ConfigError
 from tests.contract.variant import somebody
 
 SMALL = {"seqlen": 48, "heads": 4, "heads_kv": 2, "head_dim": 16}
