@@ -4,7 +4,8 @@
     python -m experiments.evidence gpu [PART]    measure what is left of the runs of one GPU; also cpu, gpus
     python -m experiments.evidence publish       the finished runs to reports/, an account of all to evidence.csv there
 
-A run that ended with the same code, configuration and command is not measured again; one that was stopped goes on.
+A run that ended with the same code, configuration and command is not measured again, also where it was published from
+another checkout; one that was stopped goes on.
 Frozen pages are not here: no code reads their tables. `python -m experiments.blocks --changed` says what differs.
 """
 
@@ -32,6 +33,7 @@ ROOT = Path(__file__).parents[1]
 PART_SECONDS = 480
 STAMP, ACCOUNT = "evidence.json", "evidence.csv"
 DEVICES = ("gpu", "gpus", "cpu")
+CHANGE_NO_NUMBER = ("tables.py", "claims.py", "blocks.py", "evidence.py", "evidence.yaml")
 CLOCKS = ("nvidia-smi", "--query-gpu=clocks.sm,clocks.max.sm,clocks.mem", "--format=csv,noheader")
 COLUMNS = (
     "identity", "code", "commit", "begun", "seconds", "device", "device_count", "driver", "clocks", "torch", "cuda",
@@ -79,7 +81,7 @@ def identity(run: Run) -> str:
     own = "experiments" if run.files else f"experiments/{run.place.partition('/')[0]}"  # scripts import each other
     read = [*(ROOT / "bench").glob("*.py")] if run.place.startswith("benchmark/") else []
     read += [*(ROOT / own).rglob("*.py"), *(ROOT / own).rglob("*.yaml"), *(ROOT / "configs").rglob("*.yaml")]
-    content = b"".join(path.read_bytes() for path in sorted(read) if path.name not in ("tables.py", "claims.py"))
+    content = b"".join(path.read_bytes() for path in sorted(read) if path.name not in CHANGE_NO_NUMBER)
     return hashlib.sha256(f"{code_digest()} {run.command}".encode() + content).hexdigest()[:12]
 
 
@@ -88,6 +90,13 @@ def account(run: Run, to: Path) -> dict[str, Any]:
     path = folder_of(run, to) / STAMP
     found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     return found if found.get("identity") == identity(run) else {}
+
+
+def published_accounts(reports: Path) -> dict[str, dict[str, str]]:
+    """What was published of runs that ended, by their identity: `publish` writes it into reports/."""
+    path = reports / ACCOUNT
+    rows: Any = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records") if path.is_file() else []
+    return {row["identity"]: row for row in rows if row["identity"]}
 
 
 def folder_of(run: Run, to: Path) -> Path:
@@ -127,9 +136,12 @@ def measure(run: Run, to: Path, commit: str) -> bool:
 
 def publish_finished(to: Path, reports: Path) -> pd.DataFrame:
     """The finished runs' tables into reports/; a row for each run, without a digest where it has not ended."""
-    rows = []
+    rows, earlier = [], published_accounts(reports)
     for run in runs():
         about, folder = account(run, to), folder_of(run, to)
+        if not about and (before := earlier.get(identity(run))):
+            rows.append(before)
+            continue
         rows.append({"run": run.place, **{name: about.get(name) for name in COLUMNS}})
         if about and not run.files:
             target = published(run, folder, reports, f"measured again at {about['commit'][:8]}")
@@ -173,9 +185,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("part", nargs="?", type=int, help="one part of the device's runs; default: all")
     parser.add_argument("--to", type=Path, default=ROOT / "outputs" / "evidence", help="a folder a run in it")
     given = parser.parse_args(arguments)
+    earlier = published_accounts(ROOT / "reports")
     if given.what == "list":
         for device, number, run in ((each, number, run) for each in DEVICES for number, run in numbered(each)):
-            state = "finished" if account(run, given.to) else "left"
+            state = "finished" if account(run, given.to) or identity(run) in earlier else "left"
             print(f"{device:4} {number:2} {run.seconds:5} s  {state:8}  {run.place:40} {run.command}")
         return 0
     if given.what == "publish":
@@ -190,7 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     chosen = [run for number, run in found if given.part in (None, number)]
-    ended = [bool(account(run, given.to)) or measure(run, given.to, commit) for run in chosen]
+    left = [run for run in chosen if not account(run, given.to) and identity(run) not in earlier]
+    ended = [measure(run, given.to, commit) for run in left]
     return int(not all(ended))
 
 

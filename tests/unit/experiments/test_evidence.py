@@ -25,6 +25,9 @@ def test_a_finished_run_is_skipped_another_command_is_not_and_a_failed_one_is_le
     table = publish_finished(tmp_path, tmp_path / "reports")
     assert (tmp_path / "reports/mine/cpu.csv").read_text() == "a\n"
     assert table[["run", "commit"]].to_numpy().tolist() == [["mine/cpu.csv", "0123456789"]]
+    written = (tmp_path / "reports" / evidence.ACCOUNT).read_text()
+    publish_finished(tmp_path / "another_checkout", tmp_path / "reports")
+    assert (tmp_path / "reports" / evidence.ACCOUNT).read_text() == written
     assert not account(SCRIPT._replace(command="true"), tmp_path)
     assert not measure(SCRIPT._replace(place="mine/b.csv", command="false"), tmp_path, "")
     assert evidence.main(["cpu", "2", *words[1:]]) == 2
