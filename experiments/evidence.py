@@ -92,7 +92,7 @@ def account(run: Run, to: Path) -> dict[str, Any]:
     return found if found.get("identity") == identity(run) else {}
 
 
-def published_accounts(reports: Path) -> dict[str, dict[str, str]]:
+def published_accounts(reports: Path) -> dict[str, dict[str, Any]]:
     """What was published of runs that ended, by their identity: `publish` writes it into reports/."""
     path = reports / ACCOUNT
     rows: Any = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records") if path.is_file() else []
