@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accuracy.cli import FAULTY, INTERRUPTED, NOTHING_MEASURED, report, sweep
+from accuracy.cli import FAULTY, INTERRUPTED, NOTHING_MEASURED, report
 from accuracy.cli.launched import tell
 from accuracy.core.errors import ConfigError, RanksEnded
 from accuracy.execute import start as processes
@@ -91,7 +91,7 @@ def _carry_out(
             return NOTHING_MEASURED
         tell(None)
         print(plan_text.outcome(outcome))
-        verdicts = report.of_run(outcome) if configuration.report and not sweep.noted(folder) else None
+        verdicts = report.of_run(outcome) if configuration.report else None
         if outcome.interrupted:
             return INTERRUPTED
         if outcome.removed:

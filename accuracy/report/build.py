@@ -16,7 +16,7 @@ from accuracy.report import about, explorer, first_screen, further, prose
 from accuracy.report.drift import drift_of
 from accuracy.report.embedded import BUDGET_BYTES, EMPTY, encode_rows
 from accuracy.report.first_screen import Answer
-from accuracy.report.folder import Material, material_of, read
+from accuracy.report.folder import Material, material_of, read_folder
 from accuracy.report.series import facets_of
 from accuracy.report.why import why
 
@@ -51,7 +51,7 @@ def write_report(folder: Path, to: Path | None = None, results: pd.DataFrame | N
 
     results: of the folder, where they are known. Raises NoReport where the folder holds no results.
     """
-    made, path = material_of(read(folder, results)), to or folder / "report.html"
+    made, path = material_of(read_folder(folder, results)), to or folder / "report.html"
     drift = drift_of(made.run.results)
     answer = first_screen.answer(made, drift)
     write_page(path, _with_rows(_parts(made) | {"answer": answer, "drift": drift}, made, answer))
