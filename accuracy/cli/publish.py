@@ -64,10 +64,10 @@ def publish(
 
 def _write(target: Path, about: dict[str, Any], rows: pd.DataFrame, every_digit: bool, bins: pd.DataFrame) -> None:
     """Everything that a reader has of the rows. bins: of all positions."""
-    from accuracy.report import build, embedded
+    from accuracy.report import build, explorer
 
     storage.write_table(storage.lean_results(rows, every_digit), target / "results.parquet")
-    drawn = embedded.published_positions(rows, bins)
+    drawn = explorer.published_positions(rows, bins)
     if len(drawn):
         storage.write_table(storage.lean_positions(drawn), target / "positions.parquet")
     storage.write_json(target / "run.json", {**without_places(about), "full_table": storage.digest(rows)})

@@ -1,22 +1,26 @@
-"""What was measured on what, by which command, and what has no numbers? A line of facts and two folded sections."""
+"""What was measured on what, by which command, and what has no numbers? A line of facts, and the folded sections: with
+the shares of the roundings, and with a table for a page without scripts."""
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from accuracy.chart.view import Table, cells
+from accuracy.chart.view import Panel, Table, TableCell, cells, grid
 from accuracy.core import fields
 from accuracy.core.dtype import DTYPES
-from accuracy.core.number import count
+from accuracy.core.number import MISSING, count, plain, ratio, scientific
 from accuracy.report.folder import Run
+from accuracy.report.series import geometric_means
 from accuracy.results.claim import Claim
 from accuracy.results.table import FAILED, OK, UNSUPPORTED
+from accuracy.verdict.attribution import FINAL, KERNEL_PLACE, NAMES, Attribution
 
 MOST_VALUES = 4
+MOST_SUMMARY_ROWS = 300
 
 
 def facts_line(run: Run, claims: list[Claim]) -> str:
@@ -113,3 +117,57 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
             yield from _flat(item, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", item if isinstance(item, str) else json.dumps(item, default=str)
+
+
+def attribution_panels(found: list[Attribution]) -> list[Panel]:
+    """Shapley shares of each rounding place in the error: a panel for each variant, dtype and world size whose places
+    were switched in all combinations."""
+    groups: dict[str, list[Attribution]] = {}
+    for each in found:
+        groups.setdefault(f"{each.variant}, {each.dtype}, world size {each.world_size}", []).append(each)
+    return [_attribution(f"attribution-{place}", label, same) for place, (label, same) in enumerate(groups.items())]
+
+
+def _attribution(slug: str, label: str, found: list[Attribution]) -> Panel:
+    heads = {each.tensor: f"{each.tensor} ({plain(each.x_single_device)}x)" for each in found}
+    places = [place for place in NAMES if any(place in each.shares for each in found)]
+    shares = {(NAMES[place], heads[each.tensor]): _bar(each.shares.get(place)) for place in places for each in found}
+    own = [place for place in places if place not in (KERNEL_PLACE, FINAL)]
+    excess = {(NAMES[place], heads[each.tensor]): _bar(each.excess.get(place)) for place in own for each in found}
+    return Panel(
+        slug,
+        label,
+        "Share of the mean square error; single device has the kernel's rounding and the final one too. Keys and "
+        "values travel in the inputs' dtype, which rounds nothing.",
+        tables=(grid("Share of the excess over single device", ["place"], heads.values(), excess),),
+        data=(grid("Share of the whole mean square error", ["place"], heads.values(), shares),),
+    )
+
+
+def _bar(share: float | None) -> TableCell:
+    """A percentage with a bar as long."""
+    if share is None:
+        return TableCell(MISSING, kind="absent")
+    text = f"{round(100 * share, 1) + 0.0:.1f}%"  # no minus zero
+    return TableCell(text, kind="bar", heat=round(max(0.0, min(1.0, share)), 3))
+
+
+def summary_table(whole: pd.DataFrame) -> Table:
+    """The page without JavaScript: a plain row per (variant, setting, world size, tensor), seeds joined; the furthest
+    from single device first where there are too many. whole: rows over all ranks."""
+    errors = ("error_rel", "error_max", "diff_rel", "diff_max")
+    ways: dict[str, Callable[[object], str]] = dict.fromkeys(errors, scientific)
+    ways |= {"x_floor": ratio, "x_single_device": ratio}
+    keys = ["facet", "series", "world_size", "tensor"]
+    most = whole.groupby(keys)[["error_max", "diff_max"]].max()
+    joined = geometric_means(whole, keys, [name for name in ways if name not in most]).join(most).reset_index()
+    caption = "Rows over all ranks, geometric mean over seeds (maxima: greatest)"
+    if len(joined) > MOST_SUMMARY_ROWS:
+        caption += f"; the {MOST_SUMMARY_ROWS:,} furthest from single device of {count(len(joined), 'row')}"
+        joined = joined.sort_values("x_single_device", ascending=False, kind="stable").head(MOST_SUMMARY_ROWS)
+    order = ("series", "facet", "world_size", "tensor")
+    rows = (
+        cells(*(row[name] for name in order), *(way(row[name]) for name, way in ways.items()))
+        for row in joined.to_dict("records")
+    )
+    return Table(caption, ("variant", "setting", "world size", "tensor", *ways), tuple(rows))

@@ -12,12 +12,11 @@ from markupsafe import Markup
 
 from accuracy.chart.view import render
 from accuracy.core.paths import whole_file
-from accuracy.report import about, explorer, first_screen, further, prose
+from accuracy.report import about, explorer, first_screen, prose
 from accuracy.report.drift import drift_of
-from accuracy.report.embedded import BUDGET_BYTES, EMPTY, encode_rows
+from accuracy.report.explorer import BUDGET_BYTES, EMPTY, encode_rows
 from accuracy.report.first_screen import Answer
 from accuracy.report.folder import Material, material_of, read_folder
-from accuracy.report.series import facets_of
 from accuracy.report.why import why
 
 PAGE = Path(__file__).parent / "page"
@@ -68,9 +67,8 @@ def _parts(made: Material) -> dict[str, Any]:
         "environment": about.environment(run.record),
         "reasons": about.reasons(run.cases),
         "why": why(made),
-        "attribution": further.attribution_panels(made.attributed),
-        "take": list(filter(None, map(further.recommendation_table, facets_of(made.measured)))),
-        "summary": further.summary_table(made.whole),
+        "attribution": about.attribution_panels(made.attributed),
+        "summary": about.summary_table(made.whole),
     }
 
 

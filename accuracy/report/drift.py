@@ -48,7 +48,7 @@ def drift_of(results: pd.DataFrame) -> Drift | None:
     )
     lines = "pair" if pairs_of > 1 else "tensor"
     dots = most.drop_duplicates(lines).assign(at=1).set_index([lines, "at"])["over"]
-    picture = Picture(TITLE, "pair", lines_of(dots), str(first[lines]), 1)
+    picture = Picture(TITLE, "pair", lines_of(dots), str(first[lines]), 0)
     label = f"How far apart the paths are: {beyond} of {count(pairs_of, 'pair')} beyond two healthy roundings"
     return Drift(label, tiles, _table(most), draw(picture, "drift-picture"), numbers(picture))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 from markupsafe import Markup
 
-from accuracy.chart.view import Chart, Table
+from accuracy.chart.view import Chart, Table, colour_of
 from accuracy.core import fields
 from accuracy.report import prose
 from accuracy.report.about import facts_line
@@ -14,7 +14,7 @@ from accuracy.report.drift import Drift
 from accuracy.report.folder import DIAGNOSE, Material, Run
 from accuracy.report.matrix import JUDGED, MARKS, matrix, worst_cell
 from accuracy.report.picture import Picture, draw, lines_of, numbers
-from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, geometric_means, short_names, slot_of
+from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, geometric_means, short_names
 from accuracy.results.claim import answer_case, answer_holds
 from accuracy.results.glossary import defined
 from accuracy.results.table import ALL_RANKS, FAILED, OK, UNSUPPORTED
@@ -146,4 +146,4 @@ def _picture(facet: Facet, worst: Worst) -> Picture:
     what = "the rounding floor" if worst.alone else "single device"
     variant = str(rows.loc[rows["series"] == worst.series, "variant"].iloc[0])
     title = f"Error of {worst.tensor}, {worst.dtype}, times {what}"
-    return Picture(title, "ranks", lines, short[worst.series], slot_of(variant, worst.kernel if worst.alone else ""))
+    return Picture(title, "ranks", lines, short[worst.series], colour_of(worst.kernel if worst.alone else variant))

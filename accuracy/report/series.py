@@ -10,7 +10,6 @@ from functools import cached_property
 
 import pandas as pd
 
-from accuracy.chart import mark
 from accuracy.core import fields
 from accuracy.core.dtype import DTYPES
 from accuracy.core.number import geometric_mean
@@ -129,13 +128,6 @@ def series_order(labelled: pd.DataFrame) -> list[str]:
     """Series labels, single device first, the others by name."""
     first = set(labelled.loc[labelled["variant"] == SINGLE_DEVICE, "series"])
     return sorted(labelled["series"].unique(), key=lambda label: (label not in first, label))
-
-
-def slot_of(variant: str, kernel: str = "") -> int:
-    """The first slot of a variant's colour. kernel: the name to go by where kernels stand alone."""
-    if variant == SINGLE_DEVICE and not kernel:
-        return mark.INK_SLOT
-    return 1 + mark.colour_of(kernel or variant)
 
 
 def tensor_order(tensors: Iterable[str]) -> list[str]:

@@ -179,7 +179,7 @@ def _without_unread(single: pa.Table, baseline: bool) -> pa.Table:
 
 def lean_positions(drawn: pd.DataFrame) -> pa.Table:
     """Error along the sequence, rounded, without what no page draws. drawn: what
-    `report.embedded.published_positions` gives."""
+    `report.explorer.published_positions` gives."""
     full = pa.Table.from_pandas(drawn, table.POSITIONS_SCHEMA, preserve_index=False)
     return _rounded(full.drop_columns([name for name in full.column_names if name in _UNDRAWN]))
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from accuracy.core.paths import PACKAGE
-from accuracy.report.embedded import published_positions
+from accuracy.report.explorer import published_positions
 from accuracy.results import storage, table
 from accuracy.results.cell import EXACT, measured
 from accuracy.results.claim import over_ranks
