@@ -69,17 +69,6 @@ class Chart:
     title: str
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Tables of one facet (a dtype, where only dtypes vary). tables: in the open; data: folded."""
-
-    slug: str
-    label: str
-    note: str = ""
-    tables: tuple[Table, ...] = ()
-    data: tuple[Table, ...] = ()
-
-
 def cells(*values: object) -> tuple[TableCell, ...]:
     """A row of plain cells."""
     return tuple(value if isinstance(value, TableCell) else TableCell(str(value)) for value in values)

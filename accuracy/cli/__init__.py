@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from accuracy.core.errors import ConfigError, one_line, printable
-from accuracy.core.public import ADDRESS
+from accuracy.core.paths import ADDRESS
 
 USAGE_ERROR, NOTHING_MEASURED, FAULTY, INTERNAL_ERROR, INTERRUPTED = 2, 3, 5, 70, 130
 """Exit statuses of commands; those of `accuracy check` are `accuracy.gate.Exit`."""

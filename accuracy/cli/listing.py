@@ -63,14 +63,14 @@ def text(folders: Sequence[Path]) -> str:
 
 def of_experiment(name: str, folders: Sequence[Path]) -> str:
     """What an experiment asks, how many cases it has, and how long its published runs took."""
-    from accuracy.config import compose, grid, read, resolve  # here: the help of all does without torch
+    from accuracy.config import grid, read, resolve  # here: the help of all does without torch
 
     known = choices("experiment", (CONFIGS, *folders))
     if name not in known:
         raise unknown("experiment", name, known)
     readme = EXPERIMENTS / name / "README.md"
     asked = re.search(r"(?ms)^## Question\s+(.+?)\n\n", readme.read_text() if readme.exists() else "")
-    main = read.read(resolve.resolved(compose.compose(f"experiment={name}", folders=folders), ()), folders)
+    main = read.read(resolve.resolved(resolve.compose(f"experiment={name}", folders=folders), ()), folders)
     cases = len({case.id for part in (main, *main.also) for case in grid.cases_of(part)})
     told = [f"{cases:,} cases; accuracy experiment={name} dry_run=true says which of them this machine can measure"]
     for path in sorted(EXPERIMENTS.parent.glob(f"reports/{name}/*/run.json")):

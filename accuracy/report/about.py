@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from accuracy.chart.view import Panel, Table, TableCell, cells, grid
+from accuracy.chart.view import Table, TableCell, cells, grid
 from accuracy.core import fields
 from accuracy.core.dtype import DTYPES
 from accuracy.core.number import MISSING, count, plain, ratio, scientific
@@ -119,29 +119,20 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
             yield f"{prefix}{key}", item if isinstance(item, str) else json.dumps(item, default=str)
 
 
-def attribution_panels(found: list[Attribution]) -> list[Panel]:
-    """Shapley shares of each rounding place in the error: a panel for each variant, dtype and world size whose places
-    were switched in all combinations."""
+def attribution_tables(found: list[Attribution]) -> Iterator[Table]:
+    """Shapley shares of each rounding place in the error: for each variant, dtype and world size whose places were
+    switched in all combinations, of the excess over single device and of the whole."""
     groups: dict[str, list[Attribution]] = {}
     for each in found:
         groups.setdefault(f"{each.variant}, {each.dtype}, world size {each.world_size}", []).append(each)
-    return [_attribution(f"attribution-{place}", label, same) for place, (label, same) in enumerate(groups.items())]
-
-
-def _attribution(slug: str, label: str, found: list[Attribution]) -> Panel:
-    heads = {each.tensor: f"{each.tensor} ({plain(each.x_single_device)}x)" for each in found}
-    places = [place for place in NAMES if any(place in each.shares for each in found)]
-    shares = {(NAMES[place], heads[each.tensor]): _bar(each.shares.get(place)) for place in places for each in found}
-    own = [place for place in places if place not in (KERNEL_PLACE, FINAL)]
-    excess = {(NAMES[place], heads[each.tensor]): _bar(each.excess.get(place)) for place in own for each in found}
-    return Panel(
-        slug,
-        label,
-        "Share of the mean square error; single device has the kernel's rounding and the final one too. Keys and "
-        "values travel in the inputs' dtype, which rounds nothing.",
-        tables=(grid("Share of the excess over single device", ["place"], heads.values(), excess),),
-        data=(grid("Share of the whole mean square error", ["place"], heads.values(), shares),),
-    )
+    for label, same in groups.items():
+        heads = {each.tensor: f"{each.tensor} ({plain(each.x_single_device)}x)" for each in same}
+        places = [place for place in NAMES if any(place in each.shares for each in same)]
+        own = [place for place in places if place not in (KERNEL_PLACE, FINAL)]
+        excess = {(NAMES[place], heads[each.tensor]): _bar(each.excess.get(place)) for place in own for each in same}
+        shares = {(NAMES[place], heads[each.tensor]): _bar(each.shares.get(place)) for place in places for each in same}
+        yield grid(f"{label}: share of the excess over single device", ["place"], heads.values(), excess)
+        yield grid(f"{label}: share of the whole mean square error", ["place"], heads.values(), shares)
 
 
 def _bar(share: float | None) -> TableCell:

@@ -78,17 +78,15 @@ def _lines(picture: Picture, lines: dict[str, Points]) -> Iterator[Markup]:
     sizes = sorted({place for points in lines.values() for place, _ in points})
     x, _ = _scale(sizes, LEFT, right)
     for tick, text in ticks.items():
-        yield _rule(LEFT, y(tick), right, y(tick), "rule")
+        yield _rule([(LEFT, y(tick)), (right, y(tick))], "rule")
         yield _text(LEFT - 4, y(tick), text, "end", colour="soft")
     yield from _x_axis(picture.along, x, {size: f"{size:g}" for size in sizes}, LEFT, right, bottom)
-    yield _rule(LEFT, y(1.0), right, y(1.0), "single-device", dashed=True)
+    yield _rule([(LEFT, y(1.0)), (right, y(1.0))], "single-device", dashed=True)
     for name, points in reversed(lines.items()):
         worst = name == picture.worst
         colour, width, radius = (_variable(picture.colour), 2.4, 2.8) if worst else ("floor", 1.1, 1.5)
         at = [(x(place), y(value)) for place, value in points]
-        path = " ".join(f"{across:.1f},{down:.1f}" for across, down in at)
-        line = Markup('<polyline points="{}" style="fill:none;stroke:var(--{});stroke-width:{}"/>')
-        yield line.format(path, colour, width)
+        yield _rule(at, colour, width)
         yield from (_dot(*place, radius, colour) for place in at)
     yield from _ends(lines, picture.worst, y)
 
@@ -139,7 +137,7 @@ def _dots(picture: Picture, lines: dict[str, Points]) -> tuple[int, list[Markup]
     bottom, right = TOP + 4 + row * len(lines), WIDTH - NUMBER
     x, ticks = _scale([1.0, *(points[-1][1] for points in lines.values())], NAMES, right)
     parts = [*_x_axis("times (logarithmic)", x, ticks, NAMES, right, bottom)]
-    parts.append(_rule(x(1.0), TOP, x(1.0), bottom, "single-device", dashed=True))
+    parts.append(_rule([(x(1.0), TOP), (x(1.0), bottom)], "single-device", dashed=True))
     for index, (name, points) in enumerate(lines.items()):
         worst, value, middle = name == picture.worst, points[-1][1], TOP + 4 + row * (index + 0.5)
         parts.append(_dot(x(value), middle, 3.5 if worst else 2.5, _variable(picture.colour) if worst else "floor"))
@@ -166,12 +164,12 @@ def _scale(values: list[float], begin: float, end: float) -> tuple[Scale, dict[f
 
 def _x_axis(label: str, x: Scale, ticks: dict[float, str], left: float, right: float, y: float) -> Iterator[Markup]:
     """The axis with those ticks that have room."""
-    yield _rule(left, y, right, y, "soft")
+    yield _rule([(left, y), (right, y)], "soft")
     last = -math.inf
     for tick, text in ticks.items():
         if x(tick) - last > 14:
             last = x(tick)
-            yield _rule(last, y, last, y + 3, "soft")
+            yield _rule([(last, y), (last, y + 3)], "soft")
             yield _text(last, y + 9, text, "middle", colour="soft")
     yield _text((left + right) / 2, y + 22, label, "middle", colour="soft")
 
@@ -180,9 +178,10 @@ def _variable(colour: int) -> str:
     return "ink" if colour == INK else f"series-{colour}"
 
 
-def _rule(x1: float, y1: float, x2: float, y2: float, colour: str, dashed: bool = False) -> Markup:
-    line = Markup('<path d="M{:.1f} {:.1f}L{:.1f} {:.1f}" style="stroke:var(--{});stroke-width:{}"/>')
-    return line.format(x1, y1, x2, y2, colour, Markup("1.1;stroke-dasharray:6 3") if dashed else 0.6)
+def _rule(points: Points, colour: str, width: float = 0.6, dashed: bool = False) -> Markup:
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    look = "1.1;stroke-dasharray:6 3" if dashed else width
+    return Markup('<path d="{}" style="fill:none;stroke:var(--{});stroke-width:{}"/>').format(path, colour, look)
 
 
 def _dot(x: float, y: float, radius: float, colour: str) -> Markup:

@@ -12,7 +12,7 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from accuracy.core import public
+from accuracy.core import paths
 from accuracy.results.claim import experiment_folder
 
 TITLES = ("Question", "Prediction", "Finding")
@@ -76,7 +76,7 @@ def _closed(*_: Any) -> str:
 
 def _target(link: str, folder: str) -> dict[str, str | int | float]:
     """`href`, an absolute address: of a relative link, that of the file in the repository; without one, its `title`."""
-    if public.is_absolute(link) or link.startswith("#"):
+    if paths.is_absolute(link) or link.startswith("#"):
         return {"href": link}
     path = posixpath.normpath(posixpath.join(folder, link))
-    return {"href": there} if (there := public.address_of(path)) else {"title": path}
+    return {"href": there} if (there := paths.address_of(path)) else {"title": path}

@@ -92,12 +92,6 @@ def _varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
     return [name for name in names if rows[name].nunique(dropna=False) > 1]
 
 
-def spoken(label: str) -> str:
-    """A label inside a sentence: `ring (kernel eager)` for `ring · kernel eager`."""
-    first, *details = label.split(" · ")
-    return f"{first} ({', '.join(details)})" if details else first
-
-
 def short_names(labels: Iterable[str]) -> dict[str, str]:
     """Labels without the details that all of them share: beside each other these tell nothing."""
     parts = {label: label.split(" · ") for label in labels}
