@@ -74,13 +74,11 @@ def cells(*values: object) -> tuple[TableCell, ...]:
     return tuple(value if isinstance(value, TableCell) else TableCell(str(value)) for value in values)
 
 
-def grid(
-    caption: str, corner: Iterable[str], columns: Iterable[str], found: Mapping[Any, object], lack: object = MISSING
-) -> Table:
+def grid(caption: str, corner: Iterable[str], columns: Iterable[str], found: Mapping[Any, object]) -> Table:
     """A table out of its cells by (*row, column): a row for each beginning of a key, under `corner` the beginning."""
     columns = tuple(columns)
     keys = dict.fromkeys(key[:-1] for key in found)
-    rows = tuple(cells(*key, *(found.get((*key, name), lack) for name in columns)) for key in keys)
+    rows = tuple(cells(*key, *(found.get((*key, name), MISSING) for name in columns)) for key in keys)
     return Table(caption, (*corner, *columns), rows)
 
 

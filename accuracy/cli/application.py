@@ -98,7 +98,6 @@ def _measured(config: DictConfig, launch: Launch | None) -> int:
     sources = (Path(each.path) for each in HydraConfig.get().runtime.config_sources if each.schema == "file")
     folders = [path for path in sources if path.resolve() != CONFIGS.resolve()]  # where users keep parts
     words = HydraConfig.get().overrides.task
-    _check_groups(words)
     listing.check_first_lines(folders)
     quoted = (f"'{word}'" if "[" in word else word for word in words)
     command = [*(f"--config-dir={folder}" for folder in folders), *quoted]
@@ -108,30 +107,25 @@ def _measured(config: DictConfig, launch: Launch | None) -> int:
 
 
 def _check_choices(words: Iterable[str]) -> None:
-    """A list of choices holds names: of anything else Hydra makes a traceback. What cannot be read, it says itself. A
-    group with a plus before it would be a second choice, of which Hydra keeps the first and says nothing."""
+    """A list of choices holds names: of anything else Hydra makes a traceback. What cannot be read, it says itself. Of
+    two choices of a group whose choices set the same keys Hydra would keep one and say nothing."""
     for word in words:
         group, _, value = word.partition("=")
+        name = group.lstrip("+")
         if not group.strip("+~") and value:
             raise ConfigError(f"{word!r} has no key; write KEY=VALUE")
-        if group.startswith("+") and group.lstrip("+") in GROUPS:
-            raise ConfigError(f"{word} is a second choice of {group.lstrip('+')}; write {word.lstrip('+')}")
-        if group.lstrip("+") not in (*GROUPS, "observers") or not value.startswith("["):
+        if name not in (*GROUPS, "observers"):
             continue
+        if group.startswith("+") and name in GROUPS:
+            raise ConfigError(f"{word} is a second choice of {name}; write {word.lstrip('+')}")
+        if "/" in value:
+            raise ConfigError(f"{word} names no choice of {name}: no name has a / (accuracy --help lists all)")
+        if name in ("problem", "precision", "experiment") and value.startswith("[") and "," in value:
+            raise ConfigError(f"{word} is no axis of the grid; choose one, give lists to its keys ({name}.KEY=[..])")
         with suppress(HydraException):
-            names = OverridesParser.create().parse_override(word).value()
-            if isinstance(names, list) and not all(isinstance(name, str) for name in names):
-                raise ConfigError(f"{word} is no list of names (accuracy --help lists all of {group})")
-
-
-def _check_groups(words: Iterable[str]) -> None:
-    """These groups set the same keys in each choice: of several, Hydra would keep the last and say nothing."""
-    for word in words:
-        group, _, value = word.partition("=")
-        if group in GROUPS and "/" in value:
-            raise ConfigError(f"{word} names no choice of {group}: no name has a / (accuracy --help lists all)")
-        if group in ("problem", "precision", "experiment") and value.startswith("[") and "," in value:
-            raise ConfigError(f"{word} is no axis of the grid; choose one, give lists to its keys ({group}.KEY=[..])")
+            names = OverridesParser.create().parse_override(word).value() if value.startswith("[") else []
+            if not all(isinstance(each, str) for each in names):
+                raise ConfigError(f"{word} is no list of names (accuracy --help lists all of {name})")
 
 
 def _complain(error: BaseException) -> int:

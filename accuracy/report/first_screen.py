@@ -141,7 +141,7 @@ def _picture(facet: Facet, worst: Worst) -> Picture:
     rows = facet.whole[facet.whole["tensor"] == worst.tensor]
     rows = rows if worst.alone else rows[rows["variant"] != SINGLE_DEVICE]
     means = geometric_means(rows, ["series", "world_size"], [worst.column])[worst.column]
-    short = short_names(facet.series)
+    short = short_names(facet.rows["series"].unique())
     lines = lines_of(means[means > 0].rename(index=short, level="series"))
     what = "the rounding floor" if worst.alone else "single device"
     variant = str(rows.loc[rows["series"] == worst.series, "variant"].iloc[0])

@@ -7,7 +7,6 @@ link to a file is its words, with the file's path as their title.
 import posixpath
 import re
 from pathlib import Path
-from typing import Any
 
 from markdown_it import MarkdownIt
 from markupsafe import Markup
@@ -37,8 +36,9 @@ def sections(text: str) -> dict[str, str]:
 
 
 def to_html(text: str, folder: str = "experiments") -> Markup:
-    """Markdown as HTML. folder: where in the repository it stands, for its relative links."""
-    markdown = _markdown()
+    """CommonMark with pipe tables as HTML, without raw HTML and images. folder: where in the repository it stands, for
+    its relative links."""
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
     tokens = markdown.parse(text)
     tag = "a"
     for each in (child for token in tokens for child in token.children or []):
@@ -56,22 +56,6 @@ def _readme(experiment: str) -> dict[str, str]:
         return {}
     text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
     return sections(re.sub(f"^ *{MARK}\n|{MARK}", "", text, flags=re.MULTILINE))
-
-
-def _markdown() -> MarkdownIt:
-    """CommonMark with pipe tables; raw HTML and images are off; a wide table or block scrolls by itself."""
-    markdown = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
-    markdown.add_render_rule("table_open", _opened)
-    markdown.add_render_rule("table_close", _closed)
-    return markdown
-
-
-def _opened(*_: Any) -> str:
-    return '<div class="scroll" tabindex="0"><table>\n'
-
-
-def _closed(*_: Any) -> str:
-    return "</table></div>\n"
 
 
 def _target(link: str, folder: str) -> dict[str, str | int | float]:

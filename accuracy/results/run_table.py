@@ -34,7 +34,7 @@ NUMBERS = ("error_rel", "error_rms", "error_max", "single_device_rel", "floor_re
 _EVERY = dict.fromkeys((*TEXTS, *fields.names(), "rank", "nonfinite", *NUMBERS))
 REQUIRED = [name for name in _EVERY if name not in SAID_LATER]
 ALLOWED = {"status": (table.OK, table.UNSUPPORTED, table.FAILED), "dtype": tuple(DTYPES)}
-ENTRIES = (("experiment", str), ("cases", list), ("fingerprint", dict), ("provenance", dict))
+ENTRIES = {"experiment": str, "cases": list, "fingerprint": dict, "provenance": dict, "argv": list, "config": dict}
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,12 @@ def damage_of_record(about: dict[str, Any]) -> str | None:
             f"has schema version {printable(str(version)[:20])}; this reads {table.SCHEMA_VERSION}: "
             "use the accuracy that wrote it, or measure again"
         )
-    for key, kind in ENTRIES:
+    for key, kind in ENTRIES.items():
         if not isinstance(about.get(key), kind):
             return f"has no {key}; it is damaged, or no run of this version"
+    for name in ("code", "device"):
+        if not isinstance(about["fingerprint"].get(name), str):
+            return f"has no {name} in its fingerprint; it is damaged, or no run of this version"
     cases, experiment = about["cases"], about["experiment"]
     if not all(isinstance(case, str) and case.isprintable() and len(case) < 100 for case in cases):
         return "is damaged: cases are no ids"
