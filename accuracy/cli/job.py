@@ -3,13 +3,11 @@ the terminal shows before and after it."""
 
 import gc
 import sys
-import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,9 +84,8 @@ def _carry_out(
         if not first:
             return 0
         print(plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
-        begun = _import_later(configuration) if configuration.workers > 1 or processes.only_workers_measure else None
         try:
-            outcome = run.execute(configuration, config, plans, folder, command, launched, begun=begun)
+            outcome = run.execute(configuration, config, plans, folder, command, launched)
         except RanksEnded as ended:
             print(f"accuracy: {ended}", file=sys.stderr)
             return NOTHING_MEASURED
@@ -134,13 +131,6 @@ def _joined(
         rank_loop.follow(task, launched.ranks)
         tell(None)
     return launched
-
-
-def _import_later(configuration: "Configuration") -> Callable[[], None]:
-    """Return a function whose first call lets a thread import what comes behind the cases, while others measure."""
-    modules = ["accuracy.verdict.diagnosis", *(["accuracy.report.build"] if configuration.report else [])]
-    thread = threading.Thread(target=lambda: [import_module(each) for each in modules], daemon=True)
-    return lambda: None if thread.ident else thread.start()
 
 
 def _diagnose(outcome: "Outcome", planned: set[str], verdicts: "pd.DataFrame | None") -> int:
