@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from accuracy.cli import FAULTY, INTERRUPTED, NOTHING_MEASURED, report
 from accuracy.cli.launched import tell
+from accuracy.core import fields
 from accuracy.core.errors import ConfigError, RanksEnded
 from accuracy.execute import start as processes
 
@@ -171,15 +172,7 @@ def plan_text(plans: "Sequence[Planned]", folder: Path) -> str:
 
 
 def _case_line(case: "Case") -> str:
-    problem, row = case.problem, case.identity()
-    queries = "" if problem.seqlen_q is None else f" Sq={problem.seqlen_q}"
-    words = [
-        *(row[name] for name in ("case_id", "variant", "options", "precision", "kernel", "inputs", "dtype")),
-        f"W={case.world_size}", f"seed={case.seed}",
-        f"B={problem.batch} S={problem.seqlen}{queries} H={problem.heads}/{problem.heads_kv} D={problem.head_dim}",
-        row["mask"], "" if problem.softcap is None else f"softcap={problem.softcap}",
-    ]  # fmt: skip
-    return "  ".join(str(word) for word in words if word)
+    return f"{case.id}  {fields.label(case.identity(), fields.names())}"
 
 
 def plan_line(plans: "Sequence[Planned]", device: str, workers: int) -> str:

@@ -216,13 +216,6 @@ class Reruns:
     splits: FromZero = 0
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """The older key `conditions`."""
-
-    conditions: bool = False
-
-
 OPTIONS_OF = {
     "repeats": ("repeat", "poison", "unwaited", "future"),
     "invariance": ("batchmates", "order", "length", "queries", "chunk", "pages", "splits"),
@@ -240,8 +233,9 @@ def observers(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterator[Pa
     if isinstance(nodes, str | list):
         raise ConfigError(f"observers={nodes!r}; on the command line observers=[explain], here {{explain: {{}}}}")
     asked = {name: dict(node or {}) for name, node in nodes.items()} if isinstance(nodes, Mapping) else nodes
-    given = {"conditions": config["conditions"]} if "conditions" in config else {}
-    old = vars(check(Reruns, "reruns", config.get("reruns", {}))) | vars(check(Conditions, "", given))
+    if not isinstance(conditions := config.get("conditions", False), bool):
+        raise ConfigError(f"conditions={conditions!r}; allowed: true or false")
+    old = vars(check(Reruns, "reruns", config.get("reruns", {}))) | {"conditions": conditions}
     for name, keys in OPTIONS_OF.items():
         if any(old[key] for key in keys):
             options = {} if name in keys else {key: old[key] for key in keys}
