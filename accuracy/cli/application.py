@@ -123,8 +123,8 @@ def _check_choices(words: Iterable[str]) -> None:
         if name in ("problem", "precision", "experiment") and value.startswith("[") and "," in value:
             raise ConfigError(f"{word} is no axis of the grid; choose one, give lists to its keys ({name}.KEY=[..])")
         with suppress(HydraException):
-            names = OverridesParser.create().parse_override(word).value() if value.startswith("[") else []
-            if not all(isinstance(each, str) for each in names):
+            names = OverridesParser.create().parse_override(word).value()
+            if isinstance(names, list) and not all(isinstance(each, str) for each in names):
                 raise ConfigError(f"{word} is no list of names (accuracy --help lists all of {name})")
 
 

@@ -70,7 +70,7 @@ def _write(target: Path, about: dict[str, Any], rows: pd.DataFrame, every_digit:
     drawn = explorer.published_positions(rows, bins)
     if len(drawn):
         storage.write_table(storage.lean_positions(drawn), target / "positions.parquet")
-    storage.write_json(target / "run.json", {**without_places(about), "full_table": storage.digest(rows)})
+    storage.write_json(target / "run.json", without_places(about))
     storage.write_sums(target)
     if not every_digit:  # a baseline lies in git
         build.write_report(target)

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from accuracy.chart.view import render
 from accuracy.core.paths import whole_file
-from accuracy.report import about, explorer, first_screen, prose
+from accuracy.report import about, explorer, first_screen
 from accuracy.report.drift import drift_of
 from accuracy.report.explorer import BUDGET_BYTES, EMPTY, encode_rows
 from accuracy.report.first_screen import Answer
@@ -63,7 +63,7 @@ def _parts(made: Material) -> dict[str, Any]:
     return {
         "run": run,
         "claims": made.claims,
-        "passages": {} if run.is_of_a_user else prose.passages(run.experiment),
+        "passages": {} if run.is_of_a_user else about.passages(run.experiment),
         "environment": about.environment(run.record),
         "reasons": about.reasons(run.cases),
         "why": why(made),

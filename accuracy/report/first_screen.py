@@ -8,8 +8,7 @@ from markupsafe import Markup
 
 from accuracy.chart.view import Chart, Table, colour_of
 from accuracy.core import fields
-from accuracy.report import prose
-from accuracy.report.about import facts_line
+from accuracy.report import about
 from accuracy.report.drift import Drift
 from accuracy.report.folder import DIAGNOSE, Material, Run
 from accuracy.report.matrix import JUDGED, MARKS, matrix, worst_cell
@@ -77,7 +76,7 @@ def answer(made: Material, drift: Drift | None = None) -> Answer:
         text = f"{AGAIN} {text}" if run.missing_cases and AGAIN not in text else text
         advice = Markup("<p>{}</p>").format(BEYOND_IS_A_FACT if drift and not blamed and worst else text)
     tiles = (*drift.tiles, tiles[0], tiles[-1]) if drift else tiles
-    first = Answer(badge, title, tiles, advice, command, facts_line(run, made.claims))
+    first = Answer(badge, title, tiles, advice, command, about.facts_line(run, made.claims))
     if worst is None:
         return first
     facet = next(each for each in facets_of(measured) if each.label == worst.facet)
@@ -103,7 +102,7 @@ def _reason(cases: pd.DataFrame) -> str:
 
 def _published(run: Run) -> Markup:
     """The Answer of the experiment's README, where the table in hand bears it out."""
-    said = prose.answer(run.experiment)
+    said = about.answer(run.experiment)
     return said if said and answer_holds(run.experiment, run.results) else Markup()
 
 

@@ -45,8 +45,8 @@ def lines_of(values: pd.Series) -> dict[str, Points]:
     return lines
 
 
-def draw(picture: Picture, name: str = "key-picture") -> Chart | None:
-    """Lines where one has two points, else a dot each; None without a positive number. name: unique in the page."""
+def draw(picture: Picture) -> Chart | None:
+    """Lines where one has two points, else a dot each; None without a positive number."""
     drawn = {name: sorted(each for each in points if 0 < each[1] < math.inf) for name, points in picture.lines.items()}
     lines = {name: points for name, points in drawn.items() if points}
     if not lines:
@@ -57,11 +57,11 @@ def draw(picture: Picture, name: str = "key-picture") -> Chart | None:
     height, parts = (HEIGHT, _lines(picture, shown)) if grows else _dots(picture, shown)
     ends = "; ".join(f"{name} {plain(points[-1][1])} at {points[-1][0]:g}" for name, points in shown.items())
     svg = Markup(
-        '<svg class="chart" role="img" aria-labelledby="{0}-t {0}-d" viewBox="0 0 {1} {2}">'
-        '<title id="{0}-t">{3}</title><desc id="{0}-d">Logarithmic. {4}.</desc>{5}{6}</svg>'
+        '<svg class="chart" role="img" aria-labelledby="key-picture-t key-picture-d" viewBox="0 0 {} {}">'
+        '<title id="key-picture-t">{}</title><desc id="key-picture-d">Logarithmic. {}.</desc>{}{}</svg>'
     )
     title = _text(0, 9, picture.title, size=10, bold=True)
-    return Chart(svg.format(name, WIDTH, height, picture.title, ends, title, Markup().join(parts)), picture.title)
+    return Chart(svg.format(WIDTH, height, picture.title, ends, title, Markup().join(parts)), picture.title)
 
 
 def numbers(picture: Picture) -> Table:

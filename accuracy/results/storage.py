@@ -193,17 +193,6 @@ def write_table(content: pa.Table, path: Path) -> None:
     pq.write_table(content, path, compression="zstd", compression_level=19, write_page_checksum=True, **options)
 
 
-def digest(full: pd.DataFrame) -> dict[str, Any]:
-    """What tells later whether a full table is the one that was published: its rows, and the SHA-256 of the table as
-    CSV with its rows ordered by case, tensor and rank."""
-    from pyarrow import csv
-
-    order = [(name, "ascending") for name in ("case_id", "tensor", "rank") if name in full]
-    text = pa.BufferOutputStream()
-    csv.write_csv(pa.Table.from_pandas(full, RESULTS_SCHEMA, preserve_index=False).sort_by(order), text)
-    return {"rows": len(full), "csv_sha256": hashlib.sha256(text.getvalue()).hexdigest()}
-
-
 def rounded(values: np.ndarray, bits: int = SIGNIFICANT_BITS) -> np.ndarray:
     """Float64 values to so many significant bits, to the nearest, ties to even; what would overflow stays as it is."""
     mantissa, exponent = np.frexp(values)

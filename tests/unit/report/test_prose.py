@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from accuracy.core import paths
+from accuracy.report.about import sections, to_html
 from accuracy.report.build import write_report
-from accuracy.report.prose import sections, to_html
 from accuracy.results import table
 from accuracy.results.claim import Claim, answer_case, experiment_folder, judge
 from tests.unit.report import page_check
