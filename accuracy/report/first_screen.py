@@ -145,4 +145,4 @@ def _picture(facet: Facet, worst: Worst) -> Picture:
     what = "the rounding floor" if worst.alone else "single device"
     variant = str(rows.loc[rows["series"] == worst.series, "variant"].iloc[0])
     title = f"Error of {worst.tensor}, {worst.dtype}, times {what}"
-    return Picture(title, "ranks", lines, short[worst.series], colour_of(worst.kernel if worst.alone else variant))
+    return Picture(title, lines, short[worst.series], colour_of(worst.kernel if worst.alone else variant))

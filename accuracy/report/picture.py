@@ -28,10 +28,9 @@ STEPS_OF_A_DECADE = (1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.4,
 
 @dataclass(frozen=True)
 class Picture:
-    """title: what is drawn; along: the x axis; lines: by name, worst the one with a colour."""
+    """title: what is drawn; lines: by name, worst the one with a colour."""
 
     title: str
-    along: str
     lines: dict[str, Points]
     worst: str
     colour: int
@@ -69,7 +68,7 @@ def numbers(picture: Picture) -> Table:
     order = sorted(picture.lines, key=lambda name: name != picture.worst)[:MOST_LINES]
     places = sorted({place for name in order for place, _ in picture.lines[name]})
     found = {(name, f"{place:g}"): plain(value) for name in order for place, value in picture.lines[name]}
-    return grid(f"{picture.title}, by {picture.along}", ["variant"], [f"{place:g}" for place in places], found)
+    return grid(f"{picture.title}, by ranks", ["variant"], [f"{place:g}" for place in places], found)
 
 
 def _lines(picture: Picture, lines: dict[str, Points]) -> Iterator[Markup]:
@@ -80,7 +79,7 @@ def _lines(picture: Picture, lines: dict[str, Points]) -> Iterator[Markup]:
     for tick, text in ticks.items():
         yield _rule([(LEFT, y(tick)), (right, y(tick))], "rule")
         yield _text(LEFT - 4, y(tick), text, "end", colour="soft")
-    yield from _x_axis(picture.along, x, {size: f"{size:g}" for size in sizes}, LEFT, right, bottom)
+    yield from _x_axis("ranks", x, {size: f"{size:g}" for size in sizes}, LEFT, right, bottom)
     yield _rule([(LEFT, y(1.0)), (right, y(1.0))], "single-device", dashed=True)
     for name, points in reversed(lines.items()):
         worst = name == picture.worst
