@@ -1,6 +1,6 @@
 """What the built package says of itself: README.md as its long description, and where the project is public.
 
-Both come of the one constant `ADDRESS` of accuracy/core/public.py. hatch-fancy-pypi-readme, whose substitutions are
+Both come of the one constant `ADDRESS` of accuracy/core/paths.py. hatch-fancy-pypi-readme, whose substitutions are
 written in pyproject.toml, cannot read it, nor turn links into words while it is empty, nor give `urls`.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 def described(root: Path) -> dict[str, Any]:
     """`readme` and `urls` of the project: links of README.md lead to the public repository, or are words."""
-    public = runpy.run_path(str(root / "accuracy" / "core" / "public.py"))
+    public = runpy.run_path(str(root / "accuracy" / "core" / "paths.py"))
     return of_address(root, public, public["ADDRESS"])
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accuracy.core.dtype import Precision
 from accuracy.core.masks import Visibility
-from accuracy.core.precision import Precision
 from accuracy.kernel import flash_attn
 from accuracy.kernel.block.calls import Scores
 from accuracy.runtime import arithmetic

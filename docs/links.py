@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
-from accuracy.core import public
+from accuracy.core import paths
 
 _HREF = re.compile(r'<a\b[^>]*?\bhref="([^"#?]+)')
 
@@ -16,18 +16,18 @@ def relinked(text: str, place: str, page: str, pages: Mapping[str, str]) -> str:
     """The text with its links as the site's. place: of the file in the repository; page: of the text on the site;
     pages: of each file that has one, its page."""
 
-    return public.relinked(text, lambda link, picture: _address(link, place, page, {} if picture else pages))
+    return paths.relinked(text, lambda link, picture: _address(link, place, page, {} if picture else pages))
 
 
 def _address(link: str, place: str, page: str, pages: Mapping[str, str]) -> str:
     """Empty: the link leads nowhere."""
-    if link.startswith("#") or public.is_absolute(link):
+    if link.startswith("#") or paths.is_absolute(link):
         return link
     target, mark, anchor = link.partition("#")
     path = posixpath.normpath(posixpath.join(posixpath.dirname(place), target))
     found = next((pages[name] for name in (path, f"{path}/README.md", posixpath.dirname(path)) if name in pages), None)
     if found is None:
-        return public.address_of(f"{path}{mark}{anchor}")
+        return paths.address_of(f"{path}{mark}{anchor}")
     return posixpath.relpath(found, posixpath.dirname(page) or ".") + mark + anchor
 
 

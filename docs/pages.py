@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import accuracy
-from accuracy.chart import mark
-from accuracy.chart.view import Table
+from accuracy.chart.view import PALETTE, Table
 from accuracy.report.build import ReportSummary
 from docs.links import relinked
 
@@ -111,7 +110,7 @@ def style() -> str:
     light = names.format("#1c1f24", "#5c636e", "#e2e3df", "#7d848e", "#1c1f24")
     dark = names.format("#e7e8e6", "#a3aab4", "#2c3138", "#8b929c", "#e7e8e6")
     light, dark = (
-        words + "".join(f"--series-{place}:{pair[way]};" for place, pair in enumerate(mark.PALETTE))
+        words + "".join(f"--series-{place}:{pair[way]};" for place, pair in enumerate(PALETTE))
         for way, words in enumerate((light, dark))
     )
     auto = f"@media (prefers-color-scheme: dark) {{ body:not([data-theme=light]) {{{dark}}} }}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.config import compose
+from accuracy.config import resolve
 from accuracy.config.read import Configuration
 from accuracy.core.case import Case
 from accuracy.core.errors import ConfigError
@@ -19,7 +19,7 @@ from accuracy.reference.cache import Cache
 from accuracy.results import table
 from accuracy.simulate.program import RunRanks
 
-composed = cache(compose.compose)
+composed = cache(resolve.compose)
 """Plain dicts and lists, to be read only: the same words give the same object."""
 COSTS = ["seconds", "peak_bytes"]  # columns that differ between runs of equal cases
 TINY = ("problem.seqlen=96", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=8", "problem.batch=2")

@@ -27,10 +27,6 @@ async def backward(self, rank, *tensors):
 """,
 }
 DIES = "rank.world.rank == 1 and os.path.exists({0!r}) and (os.remove({0!r}), os.kill(os.getpid(), 9))"
-STARVES = (  # itself, the server of its processes, and the process that waits for it
-    "import multiprocessing, resource; [resource.prlimit(each, resource.RLIMIT_AS, (2**26, -1)) for each in"
-    " (0, os.getppid(), multiprocessing.parent_process().pid)]; bytes(2**27)"
-)
 SHARDING = {"zigzag": "zigzag", "striped": "striped"}
 KNOBS = {"bpt": "query_chunk: 20\nkey_chunk: 36\n", "bpt_ring": "query_chunk: 20\nkey_chunk: 7\n",
          "llama3": "heads_stride: 2\n"}  # fmt: skip

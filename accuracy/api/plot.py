@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from accuracy.chart import mark
+from accuracy.chart.view import INK, PALETTE, colour_of
 from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.results.cell import KEYS
 from accuracy.results.glossary import COLUMNS
@@ -92,8 +92,8 @@ def _lines(rows: pd.DataFrame, value: str, along: str, ax: Axes | None) -> Axes:
     others = pd.concat(_labels(each, ("tensor", *but)) for _, each in rows.groupby("variant", sort=False))
     rows = rows.assign(setting=_labels(rows, but), other=others)
     rows["other"] = [text.removeprefix(name).strip() for text, name in zip(rows["other"], rows["variant"], strict=True)]
-    slots = mark.slots({name: name for name in rows["variant"].astype(str).unique()})
-    colours = {name: mark.on_paper(slot) for name, slot in slots.items()}
+    places = {name: colour_of(name) for name in rows["variant"].astype(str).unique()}
+    colours = {name: "black" if place == INK else PALETTE[place][0] for name, place in places.items()}
     markers = dict(zip(ALL_TENSORS, "osD^vP", strict=False))
     dashes = dict(zip(rows["other"].unique(), itertools.cycle(DASHES), strict=False))
     for setting, each in rows.groupby("setting", sort=False):

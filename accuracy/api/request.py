@@ -7,8 +7,7 @@ from typing import Any, Literal
 import torch
 from typing_extensions import TypedDict
 
-from accuracy.config.compose import compose, nodes
-from accuracy.config.resolve import keys_of, replayed, resolved
+from accuracy.config.resolve import compose, keys_of, nodes, replayed, resolved
 from accuracy.core import plugins
 from accuracy.core.errors import ConfigError
 from accuracy.live.functions import known

@@ -9,10 +9,9 @@ import pandas as pd
 from accuracy.core.errors import ConfigError, entry
 from accuracy.gate import judge
 from accuracy.results import glossary
-from accuracy.results import summary as summaries
+from accuracy.results import table as tables
 from accuracy.results.cell import KEYS, measured
 from accuracy.results.run_table import RunTable, read_run
-from accuracy.results.table import require
 
 Table = pd.DataFrame | str | Path
 
@@ -47,8 +46,8 @@ def summary(rows: Table) -> pd.DataFrame:
     single device alone the numbers are over the rounding floor. Raises ConfigError, a ValueError, for what is no table.
     """
     table = _rows(rows)
-    require(table, summaries.NEEDED)
-    title, found = summaries.summary(table)
+    tables.require(table, tables.OF_SUMMARY)
+    title, found = tables.summary(table)
     found.attrs["title"] = title
     return found
 

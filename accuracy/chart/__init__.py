@@ -1,1 +1,1 @@
-"""Charts as SVG for pages; reads numbers only."""
+"""What all pages share: plain values for tables, colours, and the one environment of templates."""

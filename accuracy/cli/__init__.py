@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from accuracy.core.errors import ConfigError, one_line, printable
-from accuracy.core.public import ADDRESS
+from accuracy.core.paths import ADDRESS
 
 USAGE_ERROR, NOTHING_MEASURED, FAULTY, INTERNAL_ERROR, INTERRUPTED = 2, 3, 5, 70, 130
 """Exit statuses of commands; those of `accuracy check` are `accuracy.gate.Exit`."""
@@ -41,15 +41,14 @@ def path_of(text: str) -> Path:
     return Path(text)
 
 
-def status_of(
-    command: str, work: Callable[[], int | None], mistakes: tuple[type[Exception], ...] = (ConfigError,)
-) -> int:
-    """A command's exit status; a user's mistake, and a file that cannot be used, is one line and status 2; an error of
-    the program's own is one line, a file with the traceback, and status 70."""
+def status_of(command: str, work: Callable[[], int | None]) -> int:
+    """A command's exit status; a user's mistake, and a file that cannot be used, is one line and status 2 (of an
+    incomplete run 3); an error of the program's own is one line, a file with the traceback, and status 70."""
     try:
         return work() or 0
-    except mistakes as error:
+    except ConfigError as error:
         print(f"{command}: {printable(str(error))}", file=sys.stderr)
+        return error.status
     except OSError as error:
         if error.strerror is None:
             return internal(command, error)

@@ -6,7 +6,7 @@ what it records is the commit of the functions that were measured, and whether t
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,15 +14,14 @@ import numpy as np
 
 from accuracy.cli import Parser, path_of, status_of
 from accuracy.cli.publish import publish, target_of
-from accuracy.core import fields
 from accuracy.core.errors import ConfigError, printable
 from accuracy.core.number import count
 from accuracy.gate.decision import Decision, Question, decide, verdicts
 from accuracy.gate.fingerprint import commit_of
 from accuracy.gate.judge import INCOMPLETE, MEASURES, percent
-from accuracy.gate.missing import SEEDS
+from accuracy.gate.rules import SEEDS
 from accuracy.gate.statistics import LEVEL, RISE, seen
-from accuracy.results.cell import KEYS, Cell, Key, measured
+from accuracy.results.cell import Cell, measured
 from accuracy.results.run_table import RunTable, read_baseline, read_run
 
 LEAST_SEEDS = 2  # that have a spread
@@ -86,22 +85,10 @@ def accept(folder: Path, reason: str, to: Path, force: bool = False) -> Path:
     with suppress(ConfigError):  # a damaged one is replaced
         before = read_baseline(target)
     reason, when, commit = reason or "first", str(run.about.get("started") or ""), commit_of(run.about["provenance"])
-    logged = f"- {when[:10]} {commit or 'no commit'}: {reason} ({_change(run, before)})\n"
-    ratios = {_text_of(key): float(f"{cell.ratio:.5g}") for key, cell in measured(run).items() if cell.y}
-    entry = {"when": when, "commit": commit, "reason": reason, "x_single_device": _finite(ratios)}
-    line = json.dumps(entry, allow_nan=False) + "\n"
-    return publish(folder, to, every_digit=True, lines={HISTORY: line, LOG: logged}, any_code=True)
-
-
-def _finite(ratios: Mapping[str, float]) -> dict[str, float]:
-    return {name: ratio for name, ratio in ratios.items() if math.isfinite(ratio)}
-
-
-def _text_of(key: Key) -> str:
-    """A cell's key as one line, `dtype=bfloat16|variant=ring|...`: by name, and without defaults, so that neither
-    another order of the fields nor a new one changes it."""
-    values = fields.without_defaults(dict(zip(KEYS, key, strict=True)))
-    return "|".join(sorted(f"{name}={value}" for name, value in values.items()))
+    entry = {"when": when, "commit": commit, "reason": reason, "change": _change(run, before)}
+    logged = f"- {when[:10]} {commit or 'no commit'}: {reason} ({entry['change']})\n"
+    lines = {HISTORY: json.dumps(entry) + "\n", LOG: logged}
+    return publish(folder, to, every_digit=True, lines=lines, any_code=True)
 
 
 def _must_be_sound(decision: Decision) -> None:

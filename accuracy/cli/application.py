@@ -4,13 +4,12 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
-from hydra._internal.hydra import Hydra  # private: there is no public way to compose once, see `_composed_once`
 from hydra._internal.utils import get_args_parser  # private: there is no public way to say in one line what is wrong
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -19,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from accuracy.cli import USAGE_ERROR, internal, job, listing, sweep, unusable
+from accuracy.cli import USAGE_ERROR, internal, job, listing, unusable
 from accuracy.cli.launched import as_rank, speaks
 from accuracy.config.resolve import keys_of, replayed, resolved
 from accuracy.core.errors import ConfigError, NoRendezvous, printable, unknown
@@ -75,12 +74,8 @@ def _run_application(arguments: list[str], launch: Launch | None) -> int:
         words = parser.parse_intermixed_args(arguments).overrides
         arguments = [*(each for each in arguments if each not in words), *words]  # Hydra takes flags first
         _check_choices(arguments)
-        listing.check_sizes(listing.folders_of(arguments))
-        if launch is None and sweep.is_sweep(arguments):
-            sweep.check_jobs(arguments, [*listing.folders_of(arguments)])
-        sys.argv[1:] = sweep.prepared(arguments)
-        with _composed_once(arguments):
-            hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(task)()
+        sys.argv[1:] = arguments
+        hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(task)()
     except JobEnded as ended:
         statuses.append(ended.args[0])
         print(f"accuracy: a job ended with status {ended.args[0]}; its launcher's log says why", file=sys.stderr)
@@ -89,19 +84,6 @@ def _run_application(arguments: list[str], launch: Launch | None) -> int:
             raise
         statuses.append(_complain(error))
     return max(statuses, default=0)
-
-
-@contextmanager
-def _composed_once(arguments: list[str]) -> Iterator[None]:
-    """Hydra composes the configuration a first time to look for `hydra.mode` in it, which only a user's own can have: a
-    quarter of a second that is saved where none is given."""
-    before = Hydra.get_mode
-    if not any(word.startswith(("hydra.mode", "-cd", "-cp", "-cn", "--config")) for word in arguments):
-        Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]  # as where no mode is given
-    try:
-        yield
-    finally:
-        Hydra.get_mode = before  # type: ignore[method-assign]
 
 
 def _run_job(config: DictConfig, launch: Launch | None) -> int:
@@ -116,40 +98,34 @@ def _measured(config: DictConfig, launch: Launch | None) -> int:
     sources = (Path(each.path) for each in HydraConfig.get().runtime.config_sources if each.schema == "file")
     folders = [path for path in sources if path.resolve() != CONFIGS.resolve()]  # where users keep parts
     words = HydraConfig.get().overrides.task
-    _check_groups(words)
     listing.check_first_lines(folders)
     quoted = (f"'{word}'" if "[" in word else word for word in words)
     command = [*(f"--config-dir={folder}" for folder in folders), *quoted]
     plain: Any = OmegaConf.to_container(config, resolve=True)
     given = keys_of(words)
-    return job.measure(sweep.placed(resolved(replayed(plain, given), given)), folders, command, launch)
+    return job.measure(resolved(replayed(plain, given), given), folders, command, launch)
 
 
 def _check_choices(words: Iterable[str]) -> None:
-    """A list of choices holds names: of anything else Hydra makes a traceback. What cannot be read, it says itself. A
-    group with a plus before it would be a second choice, of which Hydra keeps the first and says nothing."""
+    """A list of choices holds names: of anything else Hydra makes a traceback. What cannot be read, it says itself. Of
+    two choices of a group whose choices set the same keys Hydra would keep one and say nothing."""
     for word in words:
         group, _, value = word.partition("=")
+        name = group.lstrip("+")
         if not group.strip("+~") and value:
             raise ConfigError(f"{word!r} has no key; write KEY=VALUE")
-        if group.startswith("+") and group.lstrip("+") in GROUPS:
-            raise ConfigError(f"{word} is a second choice of {group.lstrip('+')}; write {word.lstrip('+')}")
-        if group.lstrip("+") not in (*GROUPS, "observers") or not value.startswith("["):
+        if name not in (*GROUPS, "observers"):
             continue
+        if group.startswith("+") and name in GROUPS:
+            raise ConfigError(f"{word} is a second choice of {name}; write {word.lstrip('+')}")
+        if "/" in value:
+            raise ConfigError(f"{word} names no choice of {name}: no name has a / (accuracy --help lists all)")
+        if name in ("problem", "precision", "experiment") and value.startswith("[") and "," in value:
+            raise ConfigError(f"{word} is no axis of the grid; choose one, give lists to its keys ({name}.KEY=[..])")
         with suppress(HydraException):
             names = OverridesParser.create().parse_override(word).value()
-            if isinstance(names, list) and not all(isinstance(name, str) for name in names):
-                raise ConfigError(f"{word} is no list of names (accuracy --help lists all of {group})")
-
-
-def _check_groups(words: Iterable[str]) -> None:
-    """These groups set the same keys in each choice: of several, Hydra would keep the last and say nothing."""
-    for word in words:
-        group, _, value = word.partition("=")
-        if group in GROUPS and "/" in value:
-            raise ConfigError(f"{word} names no choice of {group}: no name has a / (accuracy --help lists all)")
-        if group in ("problem", "precision", "experiment") and value.startswith("[") and "," in value:
-            raise ConfigError(f"{word} is no axis of the grid; choose one, give lists to its keys ({group}.KEY=[..])")
+            if isinstance(names, list) and not all(isinstance(each, str) for each in names):
+                raise ConfigError(f"{word} is no list of names (accuracy --help lists all of {name})")
 
 
 def _complain(error: BaseException) -> int:

@@ -6,13 +6,10 @@ run ended with, nothing was measured, a rank died, or a second look is due; 4 no
 `accuracy accept RUN_FOLDER --to FOLDER` makes a run the baseline.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 
 from accuracy.cli import Parser, path_of, status_of, whole
-from accuracy.core.errors import IncompleteRun, printable
-from accuracy.gate import Exit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,15 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from accuracy.cli import accept
 
         return accept.main(words[1:])
-    return status_of("accuracy check", lambda: _checked(words))
-
-
-def _checked(words: list[str]) -> int:
-    try:
-        return _check(words)
-    except IncompleteRun as error:
-        print(f"accuracy check: {printable(str(error))}", file=sys.stderr)
-        return Exit.INCOMPLETE
+    return status_of("accuracy check", lambda: _check(words))
 
 
 def _check(words: list[str]) -> int:
@@ -67,9 +56,4 @@ def _check(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    status = main()
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:  # `| head`: the status still counts
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(status)
+    sys.exit(main())

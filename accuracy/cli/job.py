@@ -1,18 +1,19 @@
-"""One job: a composed configuration is planned and measured, its report and its diagnosis are written and told."""
+"""One job: a composed configuration is planned and measured, its report and its diagnosis are written and told; what
+the terminal shows before and after it."""
 
 import gc
 import sys
-import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accuracy.cli import FAULTY, INTERRUPTED, NOTHING_MEASURED, report, sweep
+from accuracy.cli import FAULTY, INTERRUPTED, NOTHING_MEASURED, report
 from accuracy.cli.launched import tell
+from accuracy.core import fields
 from accuracy.core.errors import ConfigError, RanksEnded
 from accuracy.execute import start as processes
 
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from accuracy.config.read import Configuration
+    from accuracy.core.case import Case
     from accuracy.execute.dispatch import Launched
     from accuracy.execute.plan import Planned
     from accuracy.execute.run import Outcome
 
+SHOWN = 40  # cases of a plan
 DIAGNOSE = "diagnose"  # the experiment whose exit status says what it found
 
 
@@ -54,7 +57,6 @@ def _carry_out(
     configuration: "Configuration", config: Any, command: list[str], launch: processes.Launch | None, free: int | None
 ) -> int:
     """Plan; as this process's part of it measure what is planned, and report; the exit status."""
-    from accuracy.cli import plan_text
     from accuracy.execute import run
     from accuracy.execute.ask import measured_here, with_answers
     from accuracy.execute.dispatch import fitting_workers
@@ -74,7 +76,7 @@ def _carry_out(
     first = launch is None or launch.rank == 0
     if configuration.dry_run:
         if first:
-            print(plan_text.plan(plans, folder))
+            print(plan_text(plans, folder))
         return 0
     if first and configuration.reference_folder is not None:
         make_writable("reference.folder", configuration.reference_folder)
@@ -82,16 +84,15 @@ def _carry_out(
         launched = _joined(configuration, plans, folder, launch)
         if not first:
             return 0
-        print(plan_text.plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
-        begun = _import_later(configuration) if configuration.workers > 1 or processes.only_workers_measure else None
+        print(plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
         try:
-            outcome = run.execute(configuration, config, plans, folder, command, launched, begun=begun)
+            outcome = run.execute(configuration, config, plans, folder, command, launched)
         except RanksEnded as ended:
             print(f"accuracy: {ended}", file=sys.stderr)
             return NOTHING_MEASURED
         tell(None)
-        print(plan_text.outcome(outcome))
-        verdicts = report.of_run(outcome) if configuration.report and not sweep.noted(folder) else None
+        print(outcome_text(outcome))
+        verdicts = report.of_run(outcome) if configuration.report else None
         if outcome.interrupted:
             return INTERRUPTED
         if outcome.removed:
@@ -133,13 +134,6 @@ def _joined(
     return launched
 
 
-def _import_later(configuration: "Configuration") -> Callable[[], None]:
-    """Return a function whose first call lets a thread import what comes behind the cases, while others measure."""
-    modules = ["accuracy.verdict.diagnosis", *(["accuracy.report.build"] if configuration.report else [])]
-    thread = threading.Thread(target=lambda: [import_module(each) for each in modules], daemon=True)
-    return lambda: None if thread.ident else thread.start()
-
-
 def _diagnose(outcome: "Outcome", planned: set[str], verdicts: "pd.DataFrame | None") -> int:
     """Print each variant's diagnosis and return the exit status: whether one is a bug, and whether one rank alone of
     several was measured. verdicts: the report's, where there is one."""
@@ -158,3 +152,72 @@ def _diagnose(outcome: "Outcome", planned: set[str], verdicts: "pd.DataFrame | N
     if any(each.is_bug for each in found):
         return FAULTY
     return NOTHING_MEASURED if any(each.label in TOO_LITTLE for each in found) else 0
+
+
+def plan_text(plans: "Sequence[Planned]", folder: Path) -> str:
+    """Every planned case (the first 40), what is unsupported and why, memory, and where the run would go."""
+    runnable = [each for each in plans if each.unsupported is None]
+    lines = [_case_line(each.case) for each in runnable[:SHOWN]]
+    if len(runnable) > SHOWN:
+        lines.append(f"... and {len(runnable) - SHOWN} more")
+    reasons = Counter(each.unsupported for each in plans if each.unsupported)
+    lines += [f"unsupported: {count} x {reason}" for reason, count in reasons.most_common(SHOWN)]
+    most = max(runnable, key=lambda each: each.bytes)
+    return "\n".join([
+        *lines,
+        f"{len(plans)} cases planned, {len(runnable)} to measure, {len(plans) - len(runnable)} unsupported",
+        f"memory: about {most.bytes / 2**30:.2f} GiB on {most.case.device} at most ({_case_line(most.case)})",
+        f"output_dir: {folder} (nothing written)",
+    ])  # fmt: skip
+
+
+def _case_line(case: "Case") -> str:
+    return f"{case.id}  {fields.label(case.identity(), fields.names())}"
+
+
+def plan_line(plans: "Sequence[Planned]", device: str, workers: int) -> str:
+    """One line before the progress bar."""
+    where = device if workers == 1 else f"{workers} {device} workers"
+    unsupported = sum(each.unsupported is not None for each in plans)
+    return f"{len(plans)} cases on {where}, {unsupported} of them unsupported (their rows say why)"
+
+
+def outcome_text(result: "Outcome") -> str:
+    """The run's counts, and every variant's worst ratio to single device at its largest world size."""
+    from accuracy.paths import table as of_paths
+    from accuracy.results import table
+
+    counts = f"{result.ok} measured, {result.unsupported} unsupported, {result.failed} failed"
+    if result.earlier:
+        counts += f", {result.earlier} found done"
+    if result.interrupted:
+        counts += "; interrupted: the same command goes on from here"
+    rows = table.read_results(result.folder) if result.results is None else result.results
+    paired = rows["against"].fillna("") != ""
+    shown = [of_paths.pairs_text(rows[paired])] if paired.any() else [_ratios(rows)]
+    found = table.read_side(result.folder, "boundaries")
+    shown += [of_paths.boundaries_text(of_paths.boundaries(found, rows))] if len(found) else []
+    switched = table.read_side(result.folder, "places")
+    shown += [of_paths.places_text(of_paths.places(switched, rows))] if len(switched) else []
+    return "\n".join(["", "\n\n".join(shown), "", counts, *_failures(rows, result.folder)])
+
+
+def _failures(rows: "pd.DataFrame", folder: Path) -> list[str]:
+    """Why cases failed, the first three reasons, and where the tracebacks are."""
+    from accuracy.results import table
+
+    reasons = Counter(rows.loc[rows["tensor"].isna() & (rows["status"] == table.FAILED), "reason"])
+    lines = [f"failed: {count} x {reason}" for reason, count in reasons.most_common(3)]
+    kept = folder / table.TRACEBACKS
+    return [*lines, f"tracebacks: {kept}"] if lines and kept.is_dir() else lines
+
+
+def _ratios(results: "pd.DataFrame") -> str:
+    from accuracy.results.table import summary
+
+    title, found = summary(results)
+    if found.empty:
+        return "nothing was measured"
+    if "world_size" in found.index.names:
+        found = found.groupby(level=["dtype", "variant"]).tail(1)  # of the largest world size
+    return f"{title}\n{found.to_string(float_format='{:.3g}'.format)}"

@@ -7,7 +7,6 @@ other check of ours. Imports no torch.
 import argparse
 import difflib
 import json
-import math
 import os
 import re
 import sys
@@ -19,7 +18,6 @@ from typing import Any
 from accuracy.core.errors import ConfigError, unknown
 from accuracy.core.paths import CONFIGS, EXPERIMENTS
 
-MOST_VALUES = 10_000  # of a file, its aliases written out; the package's own files have below 100
 COMMANDS = {
     "accept": "make a finished run the baseline of later ones",
     "check": "compare a run with its baseline: did attention get less accurate?",
@@ -65,14 +63,14 @@ def text(folders: Sequence[Path]) -> str:
 
 def of_experiment(name: str, folders: Sequence[Path]) -> str:
     """What an experiment asks, how many cases it has, and how long its published runs took."""
-    from accuracy.config import compose, grid, read, resolve  # here: the help of all does without torch
+    from accuracy.config import grid, read, resolve  # here: the help of all does without torch
 
     known = choices("experiment", (CONFIGS, *folders))
     if name not in known:
         raise unknown("experiment", name, known)
     readme = EXPERIMENTS / name / "README.md"
     asked = re.search(r"(?ms)^## Question\s+(.+?)\n\n", readme.read_text() if readme.exists() else "")
-    main = read.read(resolve.resolved(compose.compose(f"experiment={name}", folders=folders), ()), folders)
+    main = read.read(resolve.resolved(resolve.compose(f"experiment={name}", folders=folders), ()), folders)
     cases = len({case.id for part in (main, *main.also) for case in grid.cases_of(part)})
     told = [f"{cases:,} cases; accuracy experiment={name} dry_run=true says which of them this machine can measure"]
     for path in sorted(EXPERIMENTS.parent.glob(f"reports/{name}/*/run.json")):
@@ -134,20 +132,6 @@ def folders_of(arguments: Sequence[str]) -> list[Path]:
     return [folder for folder in parser.parse_known_args(arguments)[0].config_dir if folder]
 
 
-def check_sizes(folders: Iterable[Path]) -> None:
-    """Raises ConfigError for a file whose aliases stand for more values than anyone can read: a few lines can stand for
-    billions."""
-    import yaml  # here: the help does without
-
-    for path in (path for folder in folders for path in sorted(folder.rglob("*.yaml"))):
-        try:
-            node = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
-        except (OSError, ValueError, RecursionError, yaml.YAMLError):
-            continue  # Hydra says it, where it reads the file
-        if node is not None and _size(node, {}) > MOST_VALUES:
-            raise ConfigError(f"{path} has more than {MOST_VALUES} values, its aliases (*NAME) written out; have less")
-
-
 def check_first_lines(folders: Iterable[Path]) -> None:
     """A part copied with another's package line would measure under that one's name. Raises ConfigError."""
     for group in ("variant", "kernel", "inputs"):
@@ -155,13 +139,3 @@ def check_first_lines(folders: Iterable[Path]) -> None:
             line = f"# @package {group}.{path.stem}"
             if line not in (given.strip() for given in path.read_text().splitlines()):
                 raise ConfigError(f"{path}: its first line must be {line!r}, so that it is recorded under its own name")
-
-
-def _size(node: Any, known: dict[int, float]) -> float:
-    """How many values a node of YAML stands for; infinitely many if it holds itself."""
-    if id(node) not in known:
-        known[id(node)] = math.inf
-        inside = node.value if isinstance(node.value, list) else []
-        children = (each for pair in inside for each in (pair if isinstance(pair, tuple) else (pair,)))
-        known[id(node)] = 1 + sum(_size(child, known) for child in children)
-    return known[id(node)]

@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=path_of, metavar="RUN_FOLDER", help="a finished run")
     parser.add_argument("--to", type=path_of, default=Path("reports"), help="default: reports")
     given = parser.parse_args(arguments)
-    return status_of("accuracy publish", lambda: print(publish(given.folder, given.to)), (ValueError,))
+    return status_of("accuracy publish", lambda: print(publish(given.folder, given.to)))
 
 
 def publish(
@@ -64,13 +64,13 @@ def publish(
 
 def _write(target: Path, about: dict[str, Any], rows: pd.DataFrame, every_digit: bool, bins: pd.DataFrame) -> None:
     """Everything that a reader has of the rows. bins: of all positions."""
-    from accuracy.report import build, embedded
+    from accuracy.report import build, explorer
 
     storage.write_table(storage.lean_results(rows, every_digit), target / "results.parquet")
-    drawn = embedded.published_positions(rows, bins)
+    drawn = explorer.published_positions(rows, bins)
     if len(drawn):
         storage.write_table(storage.lean_positions(drawn), target / "positions.parquet")
-    storage.write_json(target / "run.json", {**without_places(about), "full_table": storage.digest(rows)})
+    storage.write_json(target / "run.json", without_places(about))
     storage.write_sums(target)
     if not every_digit:  # a baseline lies in git
         build.write_report(target)
@@ -87,22 +87,13 @@ def _write_further(target: Path, folder: Path) -> None:
 def target_of(about: dict[str, Any], to: Path) -> Path:
     """`to`/EXPERIMENT/DEVICE, as `nvidia-h200`; where real ranks had a GPU each, with the number: `nvidia-h200-x4`.
     Raises ConfigError where run.json lacks what is published of it."""
-    if fault := run_table.damage_of_record(about) or _lacking(about):
+    if fault := run_table.damage_of_record(about):
         raise ConfigError(f"run.json {fault}")
     gpus = about["provenance"].get("device_count")
     several = "processes" in str(about["config"].get("world")) and isinstance(gpus, int)
     device = re.sub(r"[^a-z0-9]+", "-", str(about["fingerprint"]["device"]).lower()).strip("-")
     name = f"{device}-x{gpus}" if several and gpus else device
     return to / re.sub(r"[^\w-]", "-", str(about["experiment"])) / name
-
-
-def _lacking(about: dict[str, Any]) -> str | None:
-    there = {"command": isinstance(about.get("argv"), list), "config": isinstance(about.get("config"), dict)}
-    there |= {
-        f"{name} in its fingerprint": isinstance(about["fingerprint"].get(name), str) for name in ("code", "device")
-    }
-    lacking = [name for name, found in there.items() if not found]
-    return f"has no {lacking[0]}: it is damaged; repeat the run's command" if lacking else None
 
 
 def without_places(about: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`accuracy tolerance`: which tolerance should a test of attention use, and what does it still catch?"""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from accuracy.cli import Parser, status_of
@@ -12,6 +12,10 @@ EXAMPLES = """examples:
   accuracy tolerance q_shape=1,1024,8,64 dtype=bfloat16 kernel=torch_flash seeds=20
 keys: q_shape, dtype, keys, heads_kv, inputs, kernel (a list with commas), mask, softmax_scale, against, seeds, device
 """
+LEGEND = """
+atol, rtol: of every element; relative: of norms; row_rms: of a head of a token; false_alarms: of so many runs, at most
+that share of all; least_factor, and of single elements: 1 + it is noticed in every run; True: such a wrong answer is
+refused"""
 
 
 def _words(text: str) -> list[str]:
@@ -59,22 +63,5 @@ def _advise(words: Sequence[str]) -> None:
     from accuracy.api.tolerance import tolerance  # torch is imported only now
 
     rows = tolerance(found.pop("q_shape"), found.pop("dtype"), **found)
-    print("         atol     rtol  relative  row rms  false alarms      least factor noticed    wrong answers")
-    for row in rows.to_dict("records"):
-        print(_line(row))
-    print("atol and rtol: of every element; relative: of norms; row rms: of a head of a token; noticed in every run")
-
-
-def _line(row: Mapping[Any, Any]) -> str:
-    faults = {"zeros": "zeros", "shifted": "shifted", "dropped_key": "a dropped key"}
-    missed = [text for name, text in faults.items() if row[name] is False]
-    alarms = f"{row['false_alarms']} of {row['runs']} (<= {row['at_most']:.2g})"
-    any_of = _factor(row["least_factor"])
-    elements = _factor(row["least_factor_elements"])
-    said = f"passes {', '.join(missed)}" if missed else "all refused"
-    bounds = "{tensor:4}{atol:9.2g}{rtol:9.2g}{relative:10.2g}{row_rms:9.2g}".format_map(row)
-    return f"{bounds}  {alarms:18}{any_of:>8}, elements {elements:8}  {said}"
-
-
-def _factor(value: float | None) -> str:
-    return "none" if value is None or value != value else f"1+{value:.2g}"
+    print(rows.to_string(index=False, float_format="{:.2g}".format))
+    print(LEGEND)

@@ -3,6 +3,10 @@
 Nodes of variants, kernels and inputs become parts found on disk (`variants`, `parts`), one for every combination of the
 knobs that were given; nothing is loaded. `complete_variant` and `complete_part` then load the code, perhaps a user's:
 given knobs are checked and typed, the others get their defaults. That is after all plain checks, as most need torch.
+
+`observers` names the questions asked of every case beside its errors, `observers=[repeats,explain]`, each with options
+of its own, `observers.repeats.poison=true`. Older keys say the same of the observers that come with the package:
+`reruns.poison=true`, `conditions=true`.
 """
 
 import re
@@ -15,6 +19,7 @@ from typing import Any
 from accuracy.config.checks import Axis, check, combinations, mapping, unknown_key, values_of
 from accuracy.core import plugins
 from accuracy.core.case import Part, Scalar, Variant
+from accuracy.core.dtype import FromZero
 from accuracy.core.errors import ConfigError, one_line, unknown
 from accuracy.core.paths import CONFIGS, PACKAGE
 from accuracy.core.sharding import SHARDINGS, UNEVEN, kind_of
@@ -186,3 +191,58 @@ def _typed(
     for cls in classes:
         found |= vars(check(cls, where, {name: value for name, value in given if name in names[cls]}, strict))
     return tuple(sorted(found.items()))
+
+
+OLD_KEYS = ("reruns", "conditions")
+
+
+@dataclass(frozen=True)
+class Reruns:
+    """The older keys, `reruns.repeat`: each is an option of an observer, or asks for the one of its name."""
+
+    repeat: FromZero = 0
+    poison: bool = False
+    unwaited: bool = False
+    future: bool = False
+    trace: bool = False
+    explain: bool = False
+    places: bool = False
+    batchmates: FromZero = 0
+    order: FromZero = 0
+    length: FromZero = 0
+    queries: FromZero = 0
+    chunk: FromZero = 0
+    pages: FromZero = 0
+    splits: FromZero = 0
+
+
+OPTIONS_OF = {
+    "repeats": ("repeat", "poison", "unwaited", "future"),
+    "invariance": ("batchmates", "order", "length", "queries", "chunk", "pages", "splits"),
+    "trace": ("trace",),
+    "explain": ("explain",),
+    "places": ("places",),
+    "conditions": ("conditions",),
+}
+"""By observer, the older keys that ask for it; the last four have no options."""
+
+
+def observers(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterator[Part]:
+    """Yield the observers that a composed configuration asks for, each once. Raises ConfigError."""
+    nodes = config.get("observers") or {}
+    if isinstance(nodes, str | list):
+        raise ConfigError(f"observers={nodes!r}; on the command line observers=[explain], here {{explain: {{}}}}")
+    asked = {name: dict(node or {}) for name, node in nodes.items()} if isinstance(nodes, Mapping) else nodes
+    if not isinstance(conditions := config.get("conditions", False), bool):
+        raise ConfigError(f"conditions={conditions!r}; allowed: true or false")
+    old = vars(check(Reruns, "reruns", config.get("reruns", {}))) | {"conditions": conditions}
+    for name, keys in OPTIONS_OF.items():
+        if any(old[key] for key in keys):
+            options = {} if name in keys else {key: old[key] for key in keys}
+            given_here = asked.get(name, {})
+            asked[name] = {**options, **given_here, **{key: value for key, value in options.items() if value}}
+    found = list(parts("observers", asked, folders))
+    for part in found:
+        if found.count(part) < len([each for each in found if each.name == part.name]):
+            raise ConfigError(f"observers.{part.name} has a list of values; give each of its options one value")
+    yield from found

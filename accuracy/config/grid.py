@@ -8,9 +8,8 @@ from accuracy.config.paths import NamedPath
 from accuracy.config.read import Configuration
 from accuracy.core import plugins
 from accuracy.core.case import Case, Other, Part, Variant
-from accuracy.core.dtype import INPUT_FORMATS, held
+from accuracy.core.dtype import INPUT_FORMATS, Precision, held
 from accuracy.core.errors import ConfigError
-from accuracy.core.precision import Precision
 
 
 def cases_of(configuration: Configuration) -> Iterator[Case]:

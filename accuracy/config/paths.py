@@ -18,9 +18,9 @@ from accuracy.config.checks import check, values_of
 from accuracy.config.find import parts, variants
 from accuracy.core import plugins
 from accuracy.core.case import Part, Variant
+from accuracy.core.dtype import Precision
 from accuracy.core.errors import ConfigError, unknown
 from accuracy.core.paths import CONFIGS
-from accuracy.core.precision import Precision
 
 PLACES = tuple(field.name for field in fields(Precision))
 FORM = "give NAME, as in ring@8, split_kv/splits:4@1+eager, ring/partial:accumulate@8 or FILE.py:function@2"

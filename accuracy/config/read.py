@@ -15,16 +15,14 @@ from annotated_types import Ge, Gt
 from pydantic import BeforeValidator, SkipValidation
 
 from accuracy.config.checks import Axis, check, combinations, mapping, unknown_key
-from accuracy.config.find import parts, variants
-from accuracy.config.observers import OLD_KEYS, observers
+from accuracy.config.find import OLD_KEYS, observers, parts, variants
 from accuracy.config.paths import NamedPath, named_paths
 from accuracy.config.resolve import EVERYWHERE
 from accuracy.core.case import Part, Problem, Variant
-from accuracy.core.dtype import ALIASES, DTYPES, FromZero, OneOf, Positive, Whole
+from accuracy.core.dtype import ALIASES, DTYPES, FromZero, OneOf, Positive, Precision, Whole
 from accuracy.core.errors import ConfigError
 from accuracy.core.fields import default_softmax_scale
 from accuracy.core.paths import EXPERIMENTS
-from accuracy.core.precision import Precision
 
 DEVICES = ("auto", "cpu", "cuda")
 ALSO_KEYS = (

@@ -1,20 +1,28 @@
-"""What does a composed configuration mean once it is known what its user gave, which of its variants are functions, and
-what a live model's inputs say of themselves?
+"""Which configuration does Hydra compose for a command, and what does it mean once it is known what its user gave,
+which of its variants are functions, and what a live model's inputs say of themselves?
 
 In: a composed configuration, and the keys that its user gave, as the command line names them (`dtype`,
 `problem.mask`). Out: the same as plain dicts, for `accuracy.config.read`.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.utils import JobRuntime
+from hydra.version import VersionBase
+from omegaconf import OmegaConf
+
 from accuracy.config.checks import values_of
-from accuracy.config.compose import nodes
 from accuracy.config.find import is_shorthand
 from accuracy.config.paths import needs_processes
-from accuracy.core.errors import ConfigError
+from accuracy.core.errors import ConfigError, unknown
+from accuracy.core.paths import CONFIGS
 from accuracy.core.recording import Recorded, choose, is_capture, recorded
 from accuracy.core.sharding import lengths_of
 
@@ -213,3 +221,34 @@ def _of_functions(grid: Any, most: int, twice: bool) -> Any:
     sizes = [1] if again else []  # it may be one of one device whatever its file imports
     sizes += [size for size in values_of(grid["world_size"]) if not isinstance(size, int) or size <= max(most, FEW)]
     return {**found, "world_size": sizes} if sizes else None
+
+
+def compose(*overrides: str, folders: Sequence[Path] = ()) -> dict[str, Any]:
+    """The resolved configuration of `accuracy OVERRIDES`; folders: with a user's own parts. Raises Hydra's errors."""
+    search = [f"hydra.searchpath=[{','.join(f'file://{folder.resolve()}' for folder in folders)}]"] if folders else []
+    callers, version, job = GlobalHydra.instance(), VersionBase.instance(), JobRuntime.instance()
+    before = callers.hydra, version.version_base, job.get("name")  # a process has one of each
+    callers.clear()
+    try:
+        with hydra.initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
+            composed = hydra.compose("config", overrides=[*search, *overrides])
+        return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+    finally:
+        GlobalHydra.set_instance(callers)
+        callers.hydra, version.version_base = before[:2]
+        job.set("name", before[2])
+
+
+def nodes(group: str, names: Sequence[str]) -> dict[str, Any]:
+    """The group's nodes of these names, as the command line has them. Raises ConfigError for an unknown name."""
+    allowed = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+    for name in names:
+        if name not in allowed:
+            raise unknown(group, name, allowed)
+    return deepcopy(_nodes(group, tuple(names)))
+
+
+@cache  # Hydra takes a quarter of a second
+def _nodes(group: str, names: tuple[str, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = compose(f"{group}=[{','.join(names)}]")[group]
+    return found

@@ -13,9 +13,8 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from accuracy.core import fields
-from accuracy.core.dtype import Finite, FromZero, OneOf, Positive, Share, Whole
+from accuracy.core.dtype import Finite, FromZero, OneOf, Positive, Precision, Share, Whole
 from accuracy.core.masks import Visibility, borders
-from accuracy.core.precision import Precision
 from accuracy.core.sharding import padded_length
 
 Scalar = bool | int | float | str | None

@@ -19,11 +19,15 @@ OF_PROBLEM = tuple(each.name for each in FIELDS if each.role == PROBLEM)
 
 
 class ConfigError(ValueError):
-    """What was given, what is allowed, what to do: one line."""
+    """What was given, what is allowed, what to do: one line. status: of a command that ends by it."""
+
+    status = 2
 
 
 class IncompleteRun(ConfigError):
     """A run whose rows are not those that it ended with, and that cannot be judged."""
+
+    status = 3
 
 
 class WrongResult(RuntimeError):

@@ -14,7 +14,7 @@ from accuracy.core.paths import CONFIGS
 
 if TYPE_CHECKING:
     from accuracy.core.case import Case, Other, Part
-    from accuracy.core.precision import Precision
+    from accuracy.core.dtype import Precision
 
 Row = Mapping[Any, Any]
 Settings = Mapping[str, Any]
@@ -228,9 +228,9 @@ def label(row: Row, names: tuple[str, ...] | list[str]) -> str:
     return " · ".join([str(row[first]), *filter(None, (_BY_NAME[name].label(row) for name in others))])
 
 
-def spoken(row: Row, names: tuple[str, ...] | list[str]) -> str:
-    """The same inside a sentence, `ring (kernel eager)`."""
-    first, *details = label(row, names).split(" · ")
+def spoken(text: str) -> str:
+    """A label inside a sentence, `ring (kernel eager)`."""
+    first, *details = text.split(" · ")
     return f"{first} ({', '.join(details)})" if details else first
 
 

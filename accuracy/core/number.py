@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import combinations
 
 MISSING = "\N{EN DASH}"
@@ -59,23 +59,6 @@ def signed(value: object) -> str:
         return _special(number)
     text = f"{abs(number):.2f}"
     return f"{MINUS}{text}" if number < 0 and float(text) > 0 else text
-
-
-def seconds(value: object) -> str:
-    """`1.23 s`, `12.3 ms`, `45 µs`."""
-    number = as_float(value)
-    return _in_units(number, {"s": 1.0, "ms": 1e-3, "µs": 1e-6}, f"{scientific(number)} s")
-
-
-def size_in_bytes(value: object) -> str:
-    """`1.23 GiB`, `45.1 MiB`, `12 B`."""
-    number = as_float(value)
-    return _in_units(number, {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}, f"{number:.0f} B")
-
-
-def _in_units(number: float, sizes: Mapping[str, float], smaller: str) -> str:
-    found = (f"{plain(number / size)} {unit}" for unit, size in sizes.items() if abs(number) >= size)
-    return _special(number) or next(found, smaller)
 
 
 def geometric_mean(values: Iterable[object]) -> float:

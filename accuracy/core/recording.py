@@ -209,26 +209,22 @@ def _facts_of(path: Path, version: tuple[int, ...]) -> Facts:
 
 def _disagreements(facts: Facts, shapes: dict[str, tuple[int, ...]], dtypes: dict[str, str]) -> Iterator[str]:
     """What the header says otherwise than the tensors are."""
-    for name in sorted({*shapes} - {*INPUTS, *RESULTS, "dout", "mask"}):
-        yield f"{name} is no tensor of attention"
-    for name in sorted({*facts.shapes} ^ {*shapes}):
-        yield f"{name} is {'said to be there' if name in facts.shapes else 'not spoken of'}"
-    for name, shape in shapes.items():
-        if facts.shapes[name] != shape:
-            yield f"{name} is {list(shape)}, its header says {list(facts.shapes[name])}"
-    for name in INPUTS:
-        if len(shapes.get(name, ())) != 4:
+    for name in sorted({*facts.shapes, *shapes, *INPUTS}):
+        if name not in (*INPUTS, *RESULTS, "dout", "mask"):
+            yield f"{name} is no tensor of attention"
+        if facts.shapes.get(name) != shapes.get(name):
+            yield f"{name} is {list(shapes.get(name, ()))}, its header says {list(facts.shapes.get(name, ()))}"
+        if name in INPUTS and len(shapes.get(name, ())) != 4:
             yield f"{name} is {list(shapes.get(name, ()))}; allowed: (B, S, heads, D)"
     q, k, v = (shapes[name] for name in INPUTS)
     if k[:3] != v[:3] or (q[0], q[3]) != (k[0], k[3]) or q[2] % k[2]:
         yield f"q {list(q)}, k {list(k)} and v {list(v)} do not belong together"
     out = (*q[:3], v[3])
-    fitting = {"out": out, "dout": out, "lse": (q[0], q[2], q[1]), "dq": q, "dk": k, "dv": v}
-    for name, shape in fitting.items():
+    for name, shape in {"out": out, "dout": out, "lse": (q[0], q[2], q[1]), "dq": q, "dk": k, "dv": v}.items():
         if shapes.get(name, shape) != shape:
             yield f"{name} is {list(shapes[name])}, but q, k and v make it {list(shape)}"
-    if facts.dtype != DTYPES.get(dtypes["q"], dtypes["q"]):
-        yield f"q is {DTYPES.get(dtypes['q'], dtypes['q'])}, its header says dtype {facts.dtype[:40]!r}"
+    if facts.dtype != (dtype := DTYPES.get(dtypes["q"], dtypes["q"])):
+        yield f"q is {dtype}, its header says dtype {facts.dtype[:40]!r}"
     if ("mask" in shapes) != bool(facts.mask) or (facts.mask == "seen") != (dtypes.get("mask") == "BOOL"):
         yield f"mask in its header is {facts.mask!r}, its tensor is {dtypes.get('mask', 'absent')}"
     every, given = (q[0], q[2], q[1], k[1]), shapes.get("mask", ())
@@ -240,10 +236,8 @@ def _disagreements(facts: Facts, shapes: dict[str, tuple[int, ...]], dtypes: dic
 def _contradictions(facts: Facts) -> Iterator[str]:
     """What no call of these shapes can have."""
     size, heads, queries, keys = len(facts.ranks), facts.heads[0], facts.shapes["q"][1], facts.shapes["k"][1]
-    if facts.rank not in facts.ranks:
-        yield f"rank {facts.rank} is none of its ranks {list(facts.ranks)[:8]}"
-    if len({*facts.ranks}) < size:
-        yield f"its ranks {list(facts.ranks)[:8]} name one twice"
+    if facts.rank not in facts.ranks or len({*facts.ranks}) < size:
+        yield f"rank {facts.rank} is none of its ranks {list(facts.ranks)[:8]}, or they name one twice"
     if facts.sinks and len(facts.sinks) != heads:
         yield f"it has {len(facts.sinks)} sinks for {heads} heads"
     if facts.begin is not None and facts.begin >= size * queries:
@@ -251,12 +245,10 @@ def _contradictions(facts: Facts) -> Iterator[str]:
     if facts.note:  # nobody computes with the rest
         return
     whole = 1 if facts.begin is not None else size
-    for name, lengths, length in (
-        ("documents", facts.documents, whole * queries),
-        ("documents_k", facts.documents_k or facts.documents, whole * keys),
-    ):
-        if lengths and (sum(lengths) != length or len(lengths) != len(facts.documents)):
-            yield f"{name} of {sum(lengths)} tokens in its header, of {length} in its tensors"
+    lengths = {"documents": (facts.documents, queries), "documents_k": (facts.documents_k or facts.documents, keys)}
+    for name, (given, length) in lengths.items():
+        if given and (sum(given) != whole * length or len(given) != len(facts.documents)):
+            yield f"{name} of {sum(given)} tokens in its header, of {whole * length} in its tensors"
     for length in facts.documents if facts.by_document else (size * queries,):
         if size > 1 and (wrong := unsupported(facts.sharding, length, size)):
             yield wrong

@@ -65,11 +65,7 @@ def measure(
     def here(pipeline: Pipeline, cases: Iterable[Planned]) -> Generator[str, None, None]:
         for each in cases:
             begin(each.case)
-            try:
-                status = worker.measure_here(pipeline, each, folder, configuration.case_seconds)
-            finally:
-                start.put_limits_back()
-            yield status
+            yield worker.measure_here(pipeline, each, folder, configuration.case_seconds)
 
     if alone := [each for each in pending if _needs_no_other(each)]:
         from accuracy.measurement.reruns import run_alone

@@ -56,7 +56,6 @@ def measure(
                     yield status
                 seconds = 0.0 if status is not None else min(each.deadline for each in busy) - time.monotonic()
                 ready = wait([*by_handle], min(max(seconds, 0.0), LONGEST_WAIT))
-                start.put_limits_back()
                 for each in {by_handle[handle] for handle in ready}:
                     yield from each.hear(queue)
                 for each in busy:

@@ -6,7 +6,7 @@ import datetime
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -72,11 +72,9 @@ def execute(
     command: list[str],
     launched: Launched | None = None,
     quiet: bool = False,
-    begun: Callable[[], object] | None = None,
 ) -> Outcome:
     """Measure every planned case that the folder does not have; a case's rows are on the disk before it counts.
-    launched: the real ranks that this process is the first of; None: it was started alone. quiet: no progress bar.
-    begun: called when a case begins."""
+    launched: the real ranks that this process is the first of; None: it was started alone. quiet: no progress bar."""
     ids = [each.case.id for each in plans]
     about = record(configuration.name, configuration.device, config, ids, ["accuracy", *command]) | {
         "workers": configuration.workers,
@@ -108,8 +106,6 @@ def execute(
 
     def begin(case: Case) -> None:
         progress.set_postfix_str(f"{case.variant.name} {case.said_dtype} W={case.world_size}", refresh=False)
-        if begun is not None:
-            begun()
 
     try:
         with kept(folder), closing(measure(configuration, folder, pending, launched, begin)) as ended:

@@ -16,8 +16,7 @@ from functools import cache
 from multiprocessing import forkserver, resource_tracker
 from typing import Any, NamedTuple
 
-from accuracy.core import own_process
-from accuracy.core.errors import ConfigError, RanksEnded
+from accuracy.core.errors import ConfigError
 from accuracy.execute import leftovers
 
 GRADIENTS = "torch.fx.experimental.symbolic_shapes"  # torch imports it with the first gradient
@@ -166,24 +165,12 @@ def _start_guard() -> None:
 _runs = 0
 
 
-def put_limits_back() -> None:
-    """Put back the limits that a function lowered, of this process and of the server, whose children inherit them.
-    Raises RanksEnded where only root could."""
-    fixed = own_process.put_limits_back()
-    if server := forkserver._forkserver._forkserver_pid:  # type: ignore[attr-defined]
-        fixed += own_process.put_limits_back(server)
-    if fixed:
-        told = f"a function lowered RLIMIT_{fixed[0]} of this process, which only root can raise"
-        raise RanksEnded(f"{told}; what was measured stays")
-
-
 @contextmanager
 def no_process_stays() -> Iterator[None]:
     """Kill at the end what the body started, and what that started; the server stays. Of concurrent runs the last one's
     end counts."""
     global _runs
     _runs += 1
-    own_process.remember_limits()
     try:
         yield
     finally:

@@ -130,7 +130,7 @@ def serve(connection: Connection, gpu: int | None, work: Work, environment: dict
         except OSError as error:  # of a file that cannot be written
             connection.send(error)
         except MemoryError as error:
-            connection.send(one_line(error) + own_process.limits_said())
+            connection.send(one_line(error))
 
 
 def stack_file(printed: Path, pid: int) -> Path:

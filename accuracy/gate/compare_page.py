@@ -42,7 +42,7 @@ def page(decision: Decision) -> bytes:
         title=title,
         tiles=list(_tiles(decision)),
         advice=output.advice(decision),
-        facts=" · ".join([decision.last_line, *output.labels(decision), output.compared(decision)]),
+        facts=" · ".join([decision.last_line, output.labels(decision), output.compared(decision)]),
         terms=defined(title, *((matrix.caption, *matrix.head) if matrix else ())),
         matrix=matrix,
         marks=MARKS,

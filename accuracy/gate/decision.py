@@ -9,7 +9,7 @@ import numpy as np
 
 from accuracy.core.errors import ConfigError
 from accuracy.core.number import count
-from accuracy.gate import Exit, judge, missing, rules
+from accuracy.gate import Exit, judge, rules
 from accuracy.gate.fingerprint import Entry, differences, hard, soft
 from accuracy.gate.judge import FAILED, GRAVITY, INCOMPLETE, PASSED, SKIPPED, Item, percent
 from accuracy.gate.statistics import DEPENDENT, RISE, TAIL, dependence
@@ -103,15 +103,15 @@ def decide(question: Question) -> Decision:
         _must_be_fresh(run, second)
         items = _look_again(items, question, again, base, len(findings))
     only_before = [key for key in base if key not in cells]
-    items += missing.without_numbers(run, comparable, only_before, also, question.part)
+    items += rules.without_numbers(run, comparable, only_before, also, question.part)
     complete = all(item.state != INCOMPLETE for item in items)
     faults = (*run.faults, *(second.faults if second else ()))
     items += [Item(fault.name, "missing", fault.text) for fault in faults]
-    items += missing.copied_seeds(cells, again, also)
+    items += rules.copied_seeds(cells, again, also)
     if base and comparable is not None:
-        items += missing.other_inputs(run.results, comparable.results, also)
+        items += rules.other_inputs(run.results, comparable.results, also)
     if complete and not run.faults and not question.part:
-        items += missing.seeds_left_out(cells, base, again, also)
+        items += rules.seeds_left_out(cells, base, again, also)
     return Decision(
         run=run,
         baseline=baseline,
@@ -239,7 +239,7 @@ def _doubts(whose: str, cells: Sequence[Cell]) -> Iterator[str]:
         return
     seeds = max(by_seeds, key=lambda each: by_seeds[each])
     if len(seeds) == 1:
-        yield f"{whose} has one seed: nothing tells chance from change; measure {missing.SEEDS} seeds"
+        yield f"{whose} has one seed: nothing tells chance from change; measure {rules.SEEDS} seeds"
     elif (p := dependence(np.array([each.values() for each in cells if tuple(each.seeds) == seeds]))) <= DEPENDENT:
         yield (
             f"neighbouring seeds of {whose} are alike (p = {p:.1g}): the tests take seeds as independent, so unchanged"

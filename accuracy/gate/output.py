@@ -40,7 +40,7 @@ def terminal(decision: Decision, most: int = 10) -> str:
     lines += ["  ".join(map(str.ljust, each, (*widths, 0))).rstrip() for each in rows]
     left = len(decision.items) - decision.count(SKIPPED) - most
     lines += [f"and {count(left, 'cell')} more", ""] if left > 0 else [""]
-    lines += [*labels(decision), *decision.notes, *_to_do(decision), decision.last_line]
+    lines += [labels(decision), *decision.notes, *_to_do(decision), decision.last_line]
     return "\n".join(lines)
 
 
@@ -108,10 +108,10 @@ def row(item: Item, by_floor: bool = False) -> tuple[str, ...]:
     return item.name, rank, item.label, ratio, before, change, error, item.reason
 
 
-def labels(decision: Decision) -> list[str]:
+def labels(decision: Decision) -> str:
     """`402 identical, 6 changed`: how many items have which label."""
     found = many(decision)
-    return [", ".join(f"{found[label]} {label}" for label in STATE_OF if found[label]) or "nothing was measured"]
+    return ", ".join(f"{found[label]} {label}" for label in STATE_OF if found[label]) or "nothing was measured"
 
 
 def many(decision: Decision) -> Counter[str]:
@@ -145,7 +145,7 @@ def markdown(decision: Decision, most_bytes: int, most_rows: int) -> str:
         "",
         *(f"- **{_safe(where)}**: {_safe(reason)}" for where, _, reason in named),
         "",
-        f"**{decision.last_line}** ({_safe('; '.join(labels(decision)))})  ",
+        f"**{decision.last_line}** ({_safe(labels(decision))})  ",
         _safe(compared(decision)),
         "",
         *(f"- {_safe(note)}" for note in (*decision.notes, *_to_do(decision))),

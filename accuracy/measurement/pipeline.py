@@ -15,7 +15,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case, Problem
 from accuracy.core.errors import NotShared, RanksEnded, located, traceback_of
-from accuracy.core.own_process import limits_said, put_limits_back, raised_by_functions
+from accuracy.core.own_process import raised_by_functions
 from accuracy.measurement import compute_device, provenance
 from accuracy.measurement.compare import Compared
 from accuracy.measurement.metrics import Array
@@ -82,8 +82,7 @@ class Pipeline(Bench):
         except NotShared as error:
             return self.unsupported(case, str(error))
         except raised_by_functions() as error:
-            put_limits_back()
-            reason = _reason(error, case.problem) + limits_said()
+            reason = _reason(error, case.problem)
             elsewhere = isinstance(error, RankFailed) and error.__cause__ is None  # that process writes its own
             text = "" if elsewhere else traceback_of(error)
             out_of_memory = isinstance(error.__cause__ or error, torch.OutOfMemoryError)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case, Other
+from accuracy.core.dtype import Precision
 from accuracy.core.errors import one_line
 from accuracy.core.number import shapley
-from accuracy.core.precision import Precision
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Named, Targets
 from accuracy.paths.drift import TENSORS, differing

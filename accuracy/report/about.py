@@ -1,22 +1,36 @@
-"""What was measured on what, by which command, and what has no numbers? A line of facts and two folded sections."""
+"""What was measured on what, by which command, and what has no numbers? A line of facts, and the folded sections: with
+the shares of the roundings, and with a table for a page without scripts.
+
+What did the experiment ask, expect and find? Its README.md as safe HTML: raw HTML is escaped, nothing is fetched. Links
+lead to the public repository, whose files a page that was mailed does not have beside it. Where there is none, a link
+to a file is its words, with the file's path as their title.
+"""
 
 import json
+import posixpath
+import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markdown_it import MarkdownIt
+from markupsafe import Markup
 
-from accuracy.chart.view import Table, cells
-from accuracy.core import fields
+from accuracy.chart.view import Table, TableCell, cells, grid
+from accuracy.core import fields, paths
 from accuracy.core.dtype import DTYPES
-from accuracy.core.number import count
+from accuracy.core.number import MISSING, count, plain, ratio, scientific
 from accuracy.report.folder import Run
-from accuracy.results.claim import Claim
+from accuracy.report.series import geometric_means
+from accuracy.results.claim import Claim, experiment_folder
 from accuracy.results.table import FAILED, OK, UNSUPPORTED
+from accuracy.verdict.attribution import FINAL, KERNEL_PLACE, NAMES, Attribution
 
 MOST_VALUES = 4
+MOST_SUMMARY_ROWS = 300
 
 
 def facts_line(run: Run, claims: list[Claim]) -> str:
@@ -74,9 +88,8 @@ def reasons(cases: pd.DataFrame) -> list[Reason]:
     found = []
     for (status, reason), group in rows.groupby(["status", "reason"]):
         again = command(group.iloc[0].to_dict()) if status == FAILED else ""
-        heading = f"{count(len(group), 'case')} {status}"
-        found.append((-len(group), Reason(str(status), str(reason), heading, again)))
-    found.sort(key=lambda pair: (pair[1].status != FAILED, pair[0], pair[1].reason))
+        found.append((len(group), Reason(str(status), str(reason), f"{count(len(group), 'case')} {status}", again)))
+    found.sort(key=lambda pair: (pair[1].status != FAILED, -pair[0], pair[1].reason))
     return [each for _, each in found]
 
 
@@ -86,30 +99,106 @@ def command(row: fields.Row) -> str:
     return shlex.join(["accuracy", *fields.words(row)])
 
 
-@dataclass(frozen=True)
-class Environment:
-    """command: as it was typed, as far as the record tells; provenance: versions, device and the settings that change
-    arithmetic; configuration: resolved, as indented JSON, empty where it was not recorded."""
-
-    command: str
-    provenance: Table
-    configuration: str
+def environment(record: Mapping[str, Any]) -> dict[str, str]:
+    """What run.json says of a run's environment: the command as it was typed; as indented JSON the versions, the device
+    and the settings that change arithmetic, and the resolved configuration, empty where they were not recorded."""
+    written = {name: json.dumps(record[name], indent=2, default=str, ensure_ascii=False) if record.get(name) else ""
+               for name in ("provenance", "config")}  # fmt: skip
+    return {"command": str(record.get("command") or "not recorded"), **written}
 
 
-def environment(record: Mapping[str, Any]) -> Environment:
-    """What run.json says of a run's environment."""
-    provenance, config = record.get("provenance"), record.get("config")
-    pairs = _flat(provenance) if isinstance(provenance, Mapping) else ()
-    return Environment(
-        str(record.get("command") or "not recorded"),
-        Table("Environment of the run", ("item", "value"), tuple(cells(*pair) for pair in pairs)),
-        json.dumps(config, indent=2, default=str, ensure_ascii=False) if config else "",
+def attribution_tables(found: list[Attribution]) -> Iterator[Table]:
+    """Shapley shares of each rounding place in the error: for each variant, dtype and world size whose places were
+    switched in all combinations, of the excess over single device and of the whole."""
+    groups: dict[str, list[Attribution]] = {}
+    for each in found:
+        groups.setdefault(f"{each.variant}, {each.dtype}, world size {each.world_size}", []).append(each)
+    for label, same in groups.items():
+        heads = {each.tensor: f"{each.tensor} ({plain(each.x_single_device)}x)" for each in same}
+        places = [place for place in NAMES if any(place in each.shares for each in same)]
+        own = [place for place in places if place not in (KERNEL_PLACE, FINAL)]
+        excess = {(NAMES[place], heads[each.tensor]): _bar(each.excess.get(place)) for place in own for each in same}
+        shares = {(NAMES[place], heads[each.tensor]): _bar(each.shares.get(place)) for place in places for each in same}
+        yield grid(f"{label}: share of the excess over single device", ["place"], heads.values(), excess)
+        yield grid(f"{label}: share of the whole mean square error", ["place"], heads.values(), shares)
+
+
+def _bar(share: float | None) -> TableCell:
+    """A percentage with a bar as long."""
+    if share is None:
+        return TableCell(MISSING, kind="absent")
+    text = f"{round(100 * share, 1) + 0.0:.1f}%"  # no minus zero
+    return TableCell(text, kind="bar", heat=round(max(0.0, min(1.0, share)), 3))
+
+
+def summary_table(whole: pd.DataFrame) -> Table:
+    """The page without JavaScript: a plain row per (variant, setting, world size, tensor), seeds joined; the furthest
+    from single device first where there are too many. whole: rows over all ranks."""
+    errors = ("error_rel", "error_max", "diff_rel", "diff_max")
+    ways: dict[str, Callable[[object], str]] = dict.fromkeys(errors, scientific)
+    ways |= {"x_floor": ratio, "x_single_device": ratio}
+    keys = ["facet", "series", "world_size", "tensor"]
+    most = whole.groupby(keys)[["error_max", "diff_max"]].max()
+    joined = geometric_means(whole, keys, [name for name in ways if name not in most]).join(most).reset_index()
+    caption = "Rows over all ranks, geometric mean over seeds (maxima: greatest)"
+    if len(joined) > MOST_SUMMARY_ROWS:
+        caption += f"; the {MOST_SUMMARY_ROWS:,} furthest from single device of {count(len(joined), 'row')}"
+        joined = joined.sort_values("x_single_device", ascending=False, kind="stable").head(MOST_SUMMARY_ROWS)
+    order = ("series", "facet", "world_size", "tensor")
+    rows = (
+        cells(*(row[name] for name in order), *(way(row[name]) for name, way in ways.items()))
+        for row in joined.to_dict("records")
     )
+    return Table(caption, ("variant", "setting", "world size", "tensor", *ways), tuple(rows))
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, item in value.items():
-        if isinstance(item, Mapping):
-            yield from _flat(item, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", item if isinstance(item, str) else json.dumps(item, default=str)
+TITLES = ("Question", "Prediction", "Finding")
+MARK = r"<!-- (?:(?:table|claims|frozen): [^>]*|end) -->"  # of a block that experiments/blocks.py fills
+
+
+def passages(experiment: str) -> dict[str, Markup]:
+    """Question, prediction and finding by title, as far as the experiment's README has them."""
+    found = _readme(experiment)
+    return {title: to_html(found[title], f"experiments/{experiment}") for title in TITLES if found.get(title)}
+
+
+def answer(experiment: str) -> Markup:
+    """The README's Answer; empty where it has none."""
+    return to_html(_readme(experiment).get("Answer", ""), f"experiments/{experiment}")
+
+
+def sections(text: str) -> dict[str, str]:
+    """Title of every `## ` section -> its text."""
+    pieces = re.split(r"^## +(.+?) *$", text, flags=re.MULTILINE)
+    return {title: body.strip() for title, body in zip(pieces[1::2], pieces[2::2], strict=True)}
+
+
+def to_html(text: str, folder: str = "experiments") -> Markup:
+    """CommonMark with pipe tables as HTML, without raw HTML and images. folder: where in the repository it stands, for
+    its relative links."""
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    tokens = markdown.parse(text)
+    tag = "a"
+    for each in (child for token in tokens for child in token.children or []):
+        if each.type == "link_open":
+            each.attrs = _target(str(each.attrs["href"]), folder)
+            tag = "a" if "href" in each.attrs else "span"
+        if each.type in ("link_open", "link_close"):
+            each.tag = tag
+    return Markup(markdown.renderer.render(tokens, markdown.options, {}))
+
+
+def _readme(experiment: str) -> dict[str, str]:
+    folder: Path | None = experiment_folder(experiment)
+    if folder is None or not (folder / "README.md").is_file():
+        return {}
+    text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+    return sections(re.sub(f"^ *{MARK}\n|{MARK}", "", text, flags=re.MULTILINE))
+
+
+def _target(link: str, folder: str) -> dict[str, str | int | float]:
+    """`href`, an absolute address: of a relative link, that of the file in the repository; without one, its `title`."""
+    if paths.is_absolute(link) or link.startswith("#"):
+        return {"href": link}
+    path = posixpath.normpath(posixpath.join(folder, link))
+    return {"href": there} if (there := paths.address_of(path)) else {"title": path}

@@ -12,12 +12,11 @@ from markupsafe import Markup
 
 from accuracy.chart.view import render
 from accuracy.core.paths import whole_file
-from accuracy.report import about, explorer, first_screen, further, prose
+from accuracy.report import about, explorer, first_screen
 from accuracy.report.drift import drift_of
-from accuracy.report.embedded import BUDGET_BYTES, EMPTY, encode_rows
+from accuracy.report.explorer import BUDGET_BYTES, EMPTY, encode_rows
 from accuracy.report.first_screen import Answer
-from accuracy.report.folder import Material, material_of, read
-from accuracy.report.series import facets_of
+from accuracy.report.folder import Material, material_of, read_folder
 from accuracy.report.why import why
 
 PAGE = Path(__file__).parent / "page"
@@ -51,7 +50,7 @@ def write_report(folder: Path, to: Path | None = None, results: pd.DataFrame | N
 
     results: of the folder, where they are known. Raises NoReport where the folder holds no results.
     """
-    made, path = material_of(read(folder, results)), to or folder / "report.html"
+    made, path = material_of(read_folder(folder, results)), to or folder / "report.html"
     drift = drift_of(made.run.results)
     answer = first_screen.answer(made, drift)
     write_page(path, _with_rows(_parts(made) | {"answer": answer, "drift": drift}, made, answer))
@@ -64,13 +63,12 @@ def _parts(made: Material) -> dict[str, Any]:
     return {
         "run": run,
         "claims": made.claims,
-        "passages": {} if run.is_of_a_user else prose.passages(run.experiment),
+        "passages": {} if run.is_of_a_user else about.passages(run.experiment),
         "environment": about.environment(run.record),
         "reasons": about.reasons(run.cases),
         "why": why(made),
-        "attribution": further.attribution_panels(made.attributed),
-        "take": list(filter(None, map(further.recommendation_table, facets_of(made.measured)))),
-        "summary": further.summary_table(made.whole),
+        "attribution": list(about.attribution_tables(made.attributed)),
+        "summary": about.summary_table(made.whole),
     }
 
 

@@ -1,4 +1,4 @@
-"""How far apart are the two paths of a run's pairs? A table of the furthest pairs, a chart, and two tiles."""
+"""How far apart are the two paths of a run's pairs? A table of the furthest pairs, and two tiles."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from accuracy.chart.view import Chart, Table, TableCell, grid
+from accuracy.chart.view import Table, TableCell, grid
 from accuracy.core.number import count, plain, ratio, scientific
 from accuracy.paths.table import BEYOND, EQUAL, SETTING, pairs
 from accuracy.report.matrix import OTHER, heat_cell
-from accuracy.report.picture import Picture, draw, lines_of, numbers
 from accuracy.report.series import tensor_order
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.headline import Tile
@@ -22,13 +21,11 @@ MOST_PAIRS = 40
 
 class Drift(NamedTuple):
     """label: the section's title; tiles: the largest drift, and how many tensors are equal; table: the furthest pairs,
-    `MOST_PAIRS` at most, by tensors, the drift over the limit; chart: each pair's largest; points: its numbers."""
+    `MOST_PAIRS` at most, by tensors, the drift over the limit."""
 
     label: str
     tiles: tuple[Tile, ...]
     table: Table
-    chart: Chart | None
-    points: Table
 
 
 def drift_of(results: pd.DataFrame) -> Drift | None:
@@ -46,11 +43,8 @@ def drift_of(results: pd.DataFrame) -> Drift | None:
         Tile(ratio(first["over"]), f"the limit of two healthy roundings: {first['tensor']} of {first['pair']}"),
         Tile(f"{(most['label'] == EQUAL).sum()} of {len(most)}", "tensors of pairs are equal, bit for bit"),
     )
-    lines = "pair" if pairs_of > 1 else "tensor"
-    dots = most.drop_duplicates(lines).assign(at=1).set_index([lines, "at"])["over"]
-    picture = Picture(TITLE, "pair", lines_of(dots), str(first[lines]), 1)
     label = f"How far apart the paths are: {beyond} of {count(pairs_of, 'pair')} beyond two healthy roundings"
-    return Drift(label, tiles, _table(most), draw(picture, "drift-picture"), numbers(picture))
+    return Drift(label, tiles, _table(most))
 
 
 def _named(found: pd.DataFrame) -> "pd.Series[str]":

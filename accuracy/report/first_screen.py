@@ -6,15 +6,14 @@ from dataclasses import dataclass, replace
 import pandas as pd
 from markupsafe import Markup
 
-from accuracy.chart.view import Chart, Table
+from accuracy.chart.view import Chart, Table, colour_of
 from accuracy.core import fields
-from accuracy.report import prose
-from accuracy.report.about import facts_line
+from accuracy.report import about
 from accuracy.report.drift import Drift
 from accuracy.report.folder import DIAGNOSE, Material, Run
 from accuracy.report.matrix import JUDGED, MARKS, matrix, worst_cell
 from accuracy.report.picture import Picture, draw, lines_of, numbers
-from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, geometric_means, short_names, slot_of
+from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, geometric_means, short_names
 from accuracy.results.claim import answer_case, answer_holds
 from accuracy.results.glossary import defined
 from accuracy.results.table import ALL_RANKS, FAILED, OK, UNSUPPORTED
@@ -77,7 +76,7 @@ def answer(made: Material, drift: Drift | None = None) -> Answer:
         text = f"{AGAIN} {text}" if run.missing_cases and AGAIN not in text else text
         advice = Markup("<p>{}</p>").format(BEYOND_IS_A_FACT if drift and not blamed and worst else text)
     tiles = (*drift.tiles, tiles[0], tiles[-1]) if drift else tiles
-    first = Answer(badge, title, tiles, advice, command, facts_line(run, made.claims))
+    first = Answer(badge, title, tiles, advice, command, about.facts_line(run, made.claims))
     if worst is None:
         return first
     facet = next(each for each in facets_of(measured) if each.label == worst.facet)
@@ -103,7 +102,7 @@ def _reason(cases: pd.DataFrame) -> str:
 
 def _published(run: Run) -> Markup:
     """The Answer of the experiment's README, where the table in hand bears it out."""
-    said = prose.answer(run.experiment)
+    said = about.answer(run.experiment)
     return said if said and answer_holds(run.experiment, run.results) else Markup()
 
 
@@ -141,9 +140,9 @@ def _picture(facet: Facet, worst: Worst) -> Picture:
     rows = facet.whole[facet.whole["tensor"] == worst.tensor]
     rows = rows if worst.alone else rows[rows["variant"] != SINGLE_DEVICE]
     means = geometric_means(rows, ["series", "world_size"], [worst.column])[worst.column]
-    short = short_names(facet.series)
+    short = short_names(facet.rows["series"].unique())
     lines = lines_of(means[means > 0].rename(index=short, level="series"))
     what = "the rounding floor" if worst.alone else "single device"
     variant = str(rows.loc[rows["series"] == worst.series, "variant"].iloc[0])
     title = f"Error of {worst.tensor}, {worst.dtype}, times {what}"
-    return Picture(title, "ranks", lines, short[worst.series], slot_of(variant, worst.kernel if worst.alone else ""))
+    return Picture(title, lines, short[worst.series], colour_of(worst.kernel if worst.alone else variant))

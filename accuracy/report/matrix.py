@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 
 from accuracy.chart.view import Table, TableCell, grid
+from accuracy.core import fields
 from accuracy.core.dtype import DTYPES, PROBES
 from accuracy.core.number import MISSING, TIMES, as_float, count, ratio
-from accuracy.report.series import SINGLE_DEVICE, Facet, geometric_means, short_names, spoken
+from accuracy.report.series import SINGLE_DEVICE, Facet, geometric_means, short_names
 from accuracy.results.table import ALL_RANKS, TENSORS
 from accuracy.verdict.evidence import INDEPENDENT
 from accuracy.verdict.facts import Facts, Worst
@@ -99,7 +100,7 @@ def _furthest(
     return Worst(
         facet=str(cell["facet"]),
         series=str(cell["series"]),
-        spoken=spoken(str(cell["series"])),
+        spoken=fields.spoken(str(cell["series"])),
         named=str(here["named"].iloc[0]),
         kernel=str(cell["kernel"]),
         dtype=str(cell["dtype"]),

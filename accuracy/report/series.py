@@ -10,7 +10,6 @@ from functools import cached_property
 
 import pandas as pd
 
-from accuracy.chart import mark
 from accuracy.core import fields
 from accuracy.core.dtype import DTYPES
 from accuracy.core.number import geometric_mean
@@ -43,11 +42,6 @@ class Facet:
         return self.whole[self.whole["world_size"] == self.whole.groupby("series")["world_size"].transform("max")]
 
     @cached_property
-    def series(self) -> list[str]:
-        """Labels of the lines, the single-device kernel first."""
-        return series_order(self.rows)
-
-    @cached_property
     def tensors(self) -> list[str]:
         """The tensors measured here, in the order of the table's contract."""
         return tensor_order(self.rows["tensor"])
@@ -58,16 +52,15 @@ class Facet:
         return int(self.rows["world_size"].max())
 
 
-def with_labels(results: pd.DataFrame, further: Sequence[str] = ()) -> pd.DataFrame:
-    """The table with the columns `series` and `facet` added: the same text for the same line and picture. further:
-    columns that a picture holds fixed beside the usual ones.
+def with_labels(results: pd.DataFrame) -> pd.DataFrame:
+    """The table with the columns `series` and `facet` added: the same text for the same line and picture.
 
     A series' detail that varies over the run but within no facet (the kernel, where float64 needs another one than
     bfloat16) is said once, in the facet's label.
     """
     every = results.drop_duplicates("case_id")
     cases = every[every["status"] == OK] if (every["status"] == OK).any() else every
-    facet_details = _telling(cases, ["dtype", *_varying(cases, (*_FACET_DETAILS, *further))])
+    facet_details = _telling(cases, ["dtype", *_varying(cases, _FACET_DETAILS)])
     facet = [fields.label(row, facet_details) for row in cases.to_dict("records")]
     inside = {name for _, rows in cases.groupby(facet) for name in _varying(rows, _SERIES_DETAILS)}
     series_details = [name for name in _SERIES_DETAILS if name in inside]
@@ -91,12 +84,6 @@ def _telling(cases: pd.DataFrame, names: Sequence[str]) -> list[str]:
 
 def _varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
     return [name for name in names if rows[name].nunique(dropna=False) > 1]
-
-
-def spoken(label: str) -> str:
-    """A label inside a sentence: `ring (kernel eager)` for `ring · kernel eager`."""
-    first, *details = label.split(" · ")
-    return f"{first} ({', '.join(details)})" if details else first
 
 
 def short_names(labels: Iterable[str]) -> dict[str, str]:
@@ -125,28 +112,15 @@ def facets_of(labelled: pd.DataFrame) -> list[Facet]:
     return [Facet(label, rows) for _, label, rows in found]
 
 
-def series_order(labelled: pd.DataFrame) -> list[str]:
-    """Series labels, single device first, the others by name."""
-    first = set(labelled.loc[labelled["variant"] == SINGLE_DEVICE, "series"])
-    return sorted(labelled["series"].unique(), key=lambda label: (label not in first, label))
-
-
-def slot_of(variant: str, kernel: str = "") -> int:
-    """The first slot of a variant's colour. kernel: the name to go by where kernels stand alone."""
-    if variant == SINGLE_DEVICE and not kernel:
-        return mark.INK_SLOT
-    return 1 + mark.colour_of(kernel or variant)
-
-
 def tensor_order(tensors: Iterable[str]) -> list[str]:
     """Names of the tensors present: the contract's order, unknown ones after."""
     present = set(pd.Series(tensors).dropna())
     return [name for name in ALL_TENSORS if name in present] + sorted(present - set(ALL_TENSORS))
 
 
-def geometric_means(rows: pd.DataFrame, keys: Sequence[str], columns: Sequence[str], sort: bool = True) -> pd.DataFrame:
-    """Of columns, by the values of the keys, sorted or as they come; rows that lack one of these are left out."""
-    groups = rows.groupby(list(keys), sort=sort)
+def geometric_means(rows: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+    """Of columns, by the values of the keys, sorted; rows that lack one of these are left out."""
+    groups = rows.groupby(list(keys))
     index, numbers = groups.size().index, groups.ngroup().tolist()
     found = {}
     for name in columns:

@@ -1,4 +1,4 @@
-"""Section: bug or rounding, and why? A card for each verdict that is not rounding; every verdict; the traced steps."""
+"""Section: bug or rounding, and why? A card for each verdict that is not rounding, and every verdict."""
 
 import math
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import pandas as pd
 
-from accuracy.chart.view import Panel, Table, TableCell, cells, grid
+from accuracy.chart.view import Table, TableCell, cells, grid
 from accuracy.core.dtype import DTYPES
 from accuracy.core.number import MISSING, TIMES, count, listed, ratio, scientific, signed
 from accuracy.report.folder import Material
@@ -23,7 +23,6 @@ MOST_NAMES = 12
 MOST_LINKS = 24
 MOST_BLOCKS = 32  # ranks, of a matrix of queries and keys
 MOST_FINDINGS = 60
-MOST_STEPS = 40
 
 
 @dataclass(frozen=True)
@@ -42,13 +41,13 @@ class Card:
 
 @dataclass(frozen=True)
 class Why:
-    """cards: gravest first; healthy: of the rest, in a line; not_tried: what was not tried, in a sentence; all: the
-    tables of all verdicts, None where nothing was measured."""
+    """cards: gravest first; healthy: of the rest, in a line; not_tried: what was not tried, in a sentence; all: every
+    verdict that is not rounding."""
 
     cards: tuple[Card, ...]
     healthy: str
     not_tried: str
-    all: Panel | None
+    all: Table
     most: int = MOST_CARDS
 
 
@@ -64,7 +63,7 @@ def why(made: Material) -> Why:
         link = _link(first, made.measured) if len(cards) < MOST_LINKS else ""
         cards.append(Card(names, label, first.is_bug, sentence, first.evidence, link, tuple(_blocks(first))))
     not_tried = next((words.not_tried(each) for each in made.found if each.not_tried), "")
-    return Why(tuple(cards), _healthy(made.found), not_tried, None if made.cells.empty else _every_verdict(made))
+    return Why(tuple(cards), _healthy(made.found), not_tried, _findings(made.cells))
 
 
 def _blocks(facts: Facts) -> Iterator[Table]:
@@ -111,28 +110,11 @@ def _healthy(found: list[Facts]) -> str:
     return f"{count(len(healthy), 'variant')} merely {'rounds' if len(healthy) == 1 else 'round'}{within}: {listed}."
 
 
-def _every_verdict(made: Material) -> Panel:
-    steps = made.run.steps
-    accounted = steps["finding"].notna()
-    data = (_traced(steps[~accounted]), _account(steps[accounted]))
-    return Panel(
-        "verdict-all",
-        "Every verdict",
-        "The matrix above has every tensor of the setting that is shown.",
-        tables=tuple(table for table in [_findings(made.cells)] if table.rows),
-        data=tuple(table for table in data if table.rows),
-    )
-
-
-def _bits(dtype: str) -> int:
-    return DTYPES[dtype].precision
-
-
 def _findings(judged: pd.DataFrame) -> Table:
     """Everything that is not mere rounding: a row for world sizes with the same label, with the largest's evidence."""
     order = judged.assign(
         _grave=judged["label"].map(LABELS.index),
-        _bits=judged["dtype"].map(_bits),
+        _bits=judged["dtype"].map(lambda dtype: DTYPES[dtype].precision),
         _tensor=judged["tensor"].map(ALL_TENSORS.index),
     )
     rows = []
@@ -148,31 +130,3 @@ def _findings(judged: pd.DataFrame) -> Table:
     more = f", the first {MOST_FINDINGS}; {left} more" if left > 0 else ""
     caption = f"What is not mere rounding{more} (numbers of the largest world size)"
     return Table(caption, head, tuple(rows[:MOST_FINDINGS]))
-
-
-def _traced(steps: pd.DataFrame) -> Table:
-    """Traced steps outside of the rounding band, first ones first; where none is, the worst inside."""
-    off = steps[~(steps["error_rel"] <= steps["band"])]
-    if len(off):
-        caption = "Traced steps outside of the rounding band"
-        shown = off.sort_values(["way", "step", "rank"], ascending=[False, True, True])
-    else:
-        caption = "Traced steps: all are inside the band"
-        shown = steps.assign(_share=steps["error_rel"] / steps["band"]).nlargest(12, "_share")
-    rows = tuple(
-        cells(
-            *(row[name] for name in ("way", "rank", "step", "tensor", "state")),
-            *(f"{row[f'{kind}_begin']} to {row[f'{kind}_last']}" for kind in ("query", "key")),
-            *(scientific(row[name]) for name in ("error_rel", "band")),
-        )
-        for row in shown.head(MOST_STEPS).to_dict("records")
-    )
-    head = ("way", "rank", "block", "tensor", "state", "queries", "keys", "error", "band")
-    return Table(caption, head, rows)
-
-
-def _account(findings: pd.DataFrame) -> Table:
-    """What the traced cases computed, joined or returned otherwise than once."""
-    shown = findings[["way", "rank", "step", "tensor", "finding", "count"]].head(MOST_STEPS).astype({"count": int})
-    rows = tuple(cells(*row) for row in shown.itertuples(index=False, name=None))
-    return Table("What does not add up", ("way", "rank", "block", "tensor", "finding", "count"), rows)

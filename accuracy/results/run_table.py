@@ -34,7 +34,7 @@ NUMBERS = ("error_rel", "error_rms", "error_max", "single_device_rel", "floor_re
 _EVERY = dict.fromkeys((*TEXTS, *fields.names(), "rank", "nonfinite", *NUMBERS))
 REQUIRED = [name for name in _EVERY if name not in SAID_LATER]
 ALLOWED = {"status": (table.OK, table.UNSUPPORTED, table.FAILED), "dtype": tuple(DTYPES)}
-ENTRIES = (("experiment", str), ("cases", list), ("fingerprint", dict), ("provenance", dict))
+ENTRIES = {"experiment": str, "cases": list, "fingerprint": dict, "provenance": dict, "argv": list, "config": dict}
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,12 @@ def read_baseline(folder: Path) -> RunTable:
     return _published(folder, signed=True)
 
 
-def of_table(
-    folder: Path, about: dict[str, Any], rows: pa.Table, signed: bool = False, is_lean: bool = False
-) -> RunTable:
+def of_table(folder: Path, about: dict[str, Any], rows: pa.Table, signed: bool = False) -> RunTable:
     """Plain columns whose values make sense, of planned cases only.
 
-    rows: of `table.RESULTS_SCHEMA`. signed: a baseline, which may be older than plans are. is_lean: published."""
+    rows: of `table.RESULTS_SCHEMA`. signed: published with sums, which stand for the plan."""
     results = with_derived(_guarded(folder, rows.to_pandas))
-    faults = () if signed and "plan" not in about else completeness.faults(about, results, is_lean)
-    if signed and faults:
-        raise ConfigError(f"{folder}: {faults[0].name} {faults[0].text}; publish the baseline again")
+    faults = () if signed else completeness.faults(about, results)
     planned = results["case_id"].isin(about["cases"])
     if signed and (not planned.all() or results["case_id"].nunique() != len(about["cases"])):
         raise ConfigError(f"{folder}: its table and its run.json name different cases; publish it again")
@@ -112,7 +108,7 @@ def _published(folder: Path, signed: bool) -> RunTable:
             "restore them from version control, or publish again"
         )
     about, path = _record(folder, contents["run.json"]), folder / "results.parquet"
-    return of_table(folder, about, _guarded(path, lambda: _parquet(contents["results.parquet"])), signed, True)
+    return of_table(folder, about, _guarded(path, lambda: _parquet(contents["results.parquet"])), signed)
 
 
 def _bytes(path: Path, most: int) -> bytes:
@@ -177,9 +173,12 @@ def damage_of_record(about: dict[str, Any]) -> str | None:
             f"has schema version {printable(str(version)[:20])}; this reads {table.SCHEMA_VERSION}: "
             "use the accuracy that wrote it, or measure again"
         )
-    for key, kind in ENTRIES:
+    for key, kind in ENTRIES.items():
         if not isinstance(about.get(key), kind):
             return f"has no {key}; it is damaged, or no run of this version"
+    for name in ("code", "device"):
+        if not isinstance(about["fingerprint"].get(name), str):
+            return f"has no {name} in its fingerprint; it is damaged, or no run of this version"
     cases, experiment = about["cases"], about["experiment"]
     if not all(isinstance(case, str) and case.isprintable() and len(case) < 100 for case in cases):
         return "is damaged: cases are no ids"

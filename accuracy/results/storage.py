@@ -179,7 +179,7 @@ def _without_unread(single: pa.Table, baseline: bool) -> pa.Table:
 
 def lean_positions(drawn: pd.DataFrame) -> pa.Table:
     """Error along the sequence, rounded, without what no page draws. drawn: what
-    `report.embedded.published_positions` gives."""
+    `report.explorer.published_positions` gives."""
     full = pa.Table.from_pandas(drawn, table.POSITIONS_SCHEMA, preserve_index=False)
     return _rounded(full.drop_columns([name for name in full.column_names if name in _UNDRAWN]))
 
@@ -191,17 +191,6 @@ def write_table(content: pa.Table, path: Path) -> None:
     others = [name for name in content.column_names if name not in split]
     options: dict[str, Any] = {"use_dictionary": others, "use_byte_stream_split": split, "write_statistics": False}
     pq.write_table(content, path, compression="zstd", compression_level=19, write_page_checksum=True, **options)
-
-
-def digest(full: pd.DataFrame) -> dict[str, Any]:
-    """What tells later whether a full table is the one that was published: its rows, and the SHA-256 of the table as
-    CSV with its rows ordered by case, tensor and rank."""
-    from pyarrow import csv
-
-    order = [(name, "ascending") for name in ("case_id", "tensor", "rank") if name in full]
-    text = pa.BufferOutputStream()
-    csv.write_csv(pa.Table.from_pandas(full, RESULTS_SCHEMA, preserve_index=False).sort_by(order), text)
-    return {"rows": len(full), "csv_sha256": hashlib.sha256(text.getvalue()).hexdigest()}
 
 
 def rounded(values: np.ndarray, bits: int = SIGNIFICANT_BITS) -> np.ndarray:

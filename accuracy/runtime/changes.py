@@ -1,5 +1,5 @@
 """What did a user's function change that later cases would feel? Functions of torch that were replaced, settings,
-modes, hooks, and limits of the process. Numbers of its own case may feel it too, but those are its own."""
+modes and hooks. Numbers of its own case may feel it too, but those are its own."""
 
 import signal
 import sys
@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from accuracy.core import own_process
 from accuracy.core.paths import PACKAGE
 from accuracy.runtime.arithmetic import SETTINGS
 
@@ -53,8 +52,6 @@ class Changes:
     """What is no longer as it was when this was made."""
 
     def __init__(self) -> None:
-        if not own_process.is_one():
-            own_process.remember_limits()
         own = [name for name in [*sys.modules] if name.partition(".")[0] == PACKAGE.name]
         holders = [sys.modules[name] for name in (*MODULES, *own) if name in sys.modules]
         self._attributes = [(each, _attributes_of(each)) for each in (*holders, *CLASSES)]
@@ -78,16 +75,13 @@ class Changes:
                     yield holder, name, value
 
     def names(self) -> list[str]:
-        """Return what changed, `torch.nn.functional.softmax` or words. Limits are put back at once."""
-        own_process.put_limits_back()
+        """Return what changed, `torch.nn.functional.softmax` or words."""
         replaced = [f"{_name_of(holder)}.{name}" for holder, name, _ in self._replaced()]
         now = self._read()
-        limits = [f"the limit RLIMIT_{name}" for name in sorted(own_process.lowered)]
-        return replaced + limits + [name for name, value in self._states.items() if now.get(name) != value]
+        return replaced + [name for name, value in self._states.items() if now.get(name) != value]
 
     def undo(self) -> None:
-        """Put replaced functions and limits back; states stay."""
-        own_process.lowered.intersection_update(own_process.put_limits_back())
+        """Put replaced functions back; states stay."""
         for holder, name, value in [*self._replaced()]:
             setattr(holder, name, value)
 

@@ -11,9 +11,8 @@ from torch import Tensor
 from accuracy.core import plugins
 from accuracy.core import sharding as shardings
 from accuracy.core.case import Case, Part
-from accuracy.core.dtype import INPUT_FORMATS
+from accuracy.core.dtype import INPUT_FORMATS, Precision
 from accuracy.core.masks import Block, Visibility, whole_blocks
-from accuracy.core.precision import Precision
 from accuracy.core.quantisation import FORMATS
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.block import calls

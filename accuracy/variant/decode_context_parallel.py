@@ -12,9 +12,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from accuracy.core.dtype import OneOf
+from accuracy.core.dtype import Dtype, OneOf
 from accuracy.core.masks import Block
-from accuracy.core.precision import Dtype
 from accuracy.kernel.base import dtype_of
 from accuracy.variant import striped
 from accuracy.variant.base import ForwardOnly, Rank

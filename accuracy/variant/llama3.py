@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
+from accuracy.core.dtype import Precision
 from accuracy.core.masks import Block
-from accuracy.core.precision import Precision
 from accuracy.core.sharding import UNEVEN, segments, total
 from accuracy.runtime import sharding
 from accuracy.variant.base import Rank, Schedule

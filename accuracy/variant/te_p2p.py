@@ -5,7 +5,7 @@ Blocks as `zigzag`'s. out stays in the inputs' dtype from hop to hop: rescaled, 
 as written (NVTE_TORCH_COMPILE=0) they round twice: merge=rescaled_twice.
 """
 
-from accuracy.core.precision import Precision
+from accuracy.core.dtype import Precision
 from accuracy.variant import zigzag
 from accuracy.variant.ring import Ring
 

@@ -6,7 +6,7 @@ rounding a block (context_parallel.py of 2.20.2, lines 2896-3078).
 
 from dataclasses import replace
 
-from accuracy.core.precision import Precision
+from accuracy.core.dtype import Precision
 from accuracy.variant import te_p2p
 
 SCHEDULE = replace(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case, Problem
-from accuracy.core.precision import Precision
+from accuracy.core.dtype import Precision
 from accuracy.runtime import sharding
 from accuracy.variant.base import Rank, Schedule
 from accuracy.world.base import Tensors

@@ -107,12 +107,12 @@ def names_of(results: pd.DataFrame) -> Names:
     rows = cases.to_dict("records")
     several = any(len(same[list(KERNEL)].drop_duplicates()) > 1 for _, same in cases.groupby("dtype"))
     if several and (cases["variant"] == SINGLE_DEVICE).all():
-        return {_configured(row): fields.spoken(row, KERNEL) for row in rows}
+        return {_configured(row): fields.spoken(fields.label(row, KERNEL)) for row in rows}
     varying = {
         variant: [name for name in VARIANT[1:] if same[name].nunique(dropna=False) > 1]
         for variant, same in cases.groupby("variant")
     }
-    return {_configured(row): fields.spoken(row, ["variant", *varying[row["variant"]]]) for row in rows}
+    return {_configured(row): fields.spoken(fields.label(row, ["variant", *varying[row["variant"]]])) for row in rows}
 
 
 def with_names(rows: pd.DataFrame, names: Names) -> pd.DataFrame:

@@ -11,9 +11,8 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from accuracy.config.checks import check, combinations
-from accuracy.config.compose import compose
 from accuracy.config.read import Configuration
-from accuracy.config.resolve import keys_of, resolved
+from accuracy.config.resolve import compose, keys_of, resolved
 from accuracy.core import fields
 from accuracy.core.case import Case, digest
 from accuracy.core.dtype import FORMATS, FromZero, OneOf, Positive, Whole

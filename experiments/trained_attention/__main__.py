@@ -21,8 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.config.compose import compose
-from accuracy.config.resolve import keys_of, resolved
+from accuracy.config.resolve import compose, keys_of, resolved
 from accuracy.core.case import Case
 from accuracy.execute.plan import plan
 from accuracy.execute.settle import read_settled

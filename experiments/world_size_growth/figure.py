@@ -5,10 +5,11 @@ from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
-from accuracy.chart import mark
-from accuracy.chart.drawing import fix_ticks
+from accuracy.chart.view import PALETTE, colour_of
 from accuracy.results.table import ALL_RANKS, read_results
 
 FOLDER = Path(__file__).parents[2] / "reports" / "world_size_growth" / "nvidia-h200"
@@ -32,7 +33,7 @@ def write_growth_figure(results: pd.DataFrame, path: Path) -> None:
             mine = rows[rows["tensor"] == tensor]
             for index, variant in enumerate(sorted(rows["variant"].unique())):
                 found = mine[mine["variant"] == variant].groupby("world_size")["x_single_device"]
-                (colour, _), marker = mark.PALETTE[mark.colour_of(variant)], MARKERS[index % len(MARKERS)]
+                (colour, _), marker = PALETTE[colour_of(variant)], MARKERS[index % len(MARKERS)]
                 middle = found.mean()
                 if len(middle):
                     axes.plot(middle, marker=marker, markersize=4, color=colour, label=variant)
@@ -44,6 +45,12 @@ def write_growth_figure(results: pd.DataFrame, path: Path) -> None:
         panels[0].set_ylabel(f"error / single device's error, {dtype}")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
         figure.savefig(path, metadata={"Date": None})
+
+
+def fix_ticks(axis: Axis, places: list[float]) -> None:
+    """Ticks exactly here, as plain numbers."""
+    axis.set_ticks(places, [f"{place:g}" for place in places])
+    axis.set_minor_locator(NullLocator())
 
 
 if __name__ == "__main__":

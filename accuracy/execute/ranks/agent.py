@@ -67,7 +67,6 @@ def measure(
             running = True
             while running and by_id:  # ranks that have measured everything may have threads that do not end
                 thread.join(POLL_SECONDS)
-                start.put_limits_back()
                 running = thread.is_alive()  # before the journal is read: its last lines count
                 found, place = journal.lines(task.folder, place)
                 for word, case_id in found:
@@ -239,7 +238,7 @@ def rank_process(
         own_process.end_if_forked()
         rank = int(os.environ["RANK"])
         with suppress(OSError):  # of a full disk: `measure` says so
-            _end_file(rendezvous_folder, rank).write_text(located(error) + own_process.limits_said())
+            _end_file(rendezvous_folder, rank).write_text(located(error))
             storage.write_traceback(task.folder, "ranks", traceback_of(error), rank)
         os._exit(1)
 

@@ -17,7 +17,7 @@ import torch
 
 from accuracy.core.case import Case, digest
 from accuracy.core.errors import NotShared, located, traceback_of
-from accuracy.core.own_process import end_if_forked, is_one, put_limits_back, raised_by_functions
+from accuracy.core.own_process import end_if_forked, is_one, raised_by_functions
 from accuracy.execute.ranks import caller, journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.start import time_limit
@@ -177,7 +177,6 @@ class Rank:
             except NotShared as error:
                 part = {"not_shared": str(error)}
             except raised_by_functions() as error:
-                put_limits_back()
                 part = {"error": located(error)[:500]}
                 text = traceback_of(error)
                 storage.write_traceback(self.task.folder, self.task.cases[self.number].id, text, self.ranks.rank)

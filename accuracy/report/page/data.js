@@ -1,5 +1,5 @@
 /**
- * The rows of a page, written by report/embedded.py: base64 of gzip of JSON
+ * The rows of a page, written by report/explorer.py: base64 of gzip of JSON
  * -> { count, columns: Map(name -> {name, kind, at(row)}), at(name, row), command(row), positions }.
  */
 async function readRows(text) {

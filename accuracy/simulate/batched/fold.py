@@ -12,8 +12,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from accuracy.core.dtype import Precision
 from accuracy.core.masks import Block
-from accuracy.core.precision import Precision
 from accuracy.kernel.block.calls import Scores
 from accuracy.kernel.block.running_state import RunningState
 from accuracy.variant.base import Rank

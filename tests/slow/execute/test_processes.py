@@ -65,7 +65,6 @@ FAULTS = {  # what a variant does, and why its case has no numbers
     "crashes": ("ctypes.string_at(0)", "the worker process was killed by signal 11 (Segmentation fault)"),
     "calls_exit": ("raise SystemExit(3)", "SystemExit: 3 (parts/variant/calls_exit.py:10, in forward)"),
     "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", LATE),
-    "starves": (planting.STARVES, "rank 0: MemoryError: (RLIMIT_AS was changed)"),
     "locks": (STUCK.format("PyDLL") + "library.pthread_mutex_lock(lock)", LATE),  # no Python code runs meanwhile
 }
 

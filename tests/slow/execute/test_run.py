@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from accuracy import cli as command
-from accuracy.cli import plan_text
+from accuracy.cli import job
 from accuracy.execute.run import folder_of
 from accuracy.execute.settle import read_settled
 from accuracy.measurement import provenance
@@ -88,7 +88,7 @@ def test_a_run_reads_each_case_s_file_once(accuracy: CommandLine, monkeypatch: p
     file, dataset = pq.ParquetFile, ds.dataset
     monkeypatch.setattr(pq, "ParquetFile", lambda path, **how: read.append(path.stem) or file(path, **how))
     monkeypatch.setattr(ds, "dataset", lambda paths, **how: read.extend(p.stem for p in paths) or dataset(paths, **how))
-    monkeypatch.setattr(plan_text, "outcome", lambda outcome: "")
+    monkeypatch.setattr(job, "outcome_text", lambda outcome: "")
     assert accuracy(*words, "seed=[0,1,2]").status == 0
     assert sorted(read) == sorted(path.stem for path in (accuracy.folder / "run" / "results").iterdir())
 

@@ -127,7 +127,7 @@ def without_case(about: Row, plan: bool) -> Row:
 RECORD: dict[str, Callable[[Row], Any]] = {
     "no plan": lambda about: {key: value for key, value in about.items() if key != "plan"},
     "an empty plan": lambda about: about | {"plan": {}},
-    "a plan without ends": lambda about: about | {"plan": about["plan"] | {"ends": []}},
+    "a plan without rows": lambda about: about | {"plan": about["plan"] | {"rows": {}}},
     "a plan without cases": lambda about: about | {"plan": about["plan"] | {"cases": {}}},
     "a plan of another device": lambda about: about | {"plan": about["plan"] | {"device": "Other GPU"}},
     "the bad case not listed": lambda about: without_case(about, False),

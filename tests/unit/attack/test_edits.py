@@ -6,9 +6,6 @@ from pathlib import Path
 import pytest
 
 from accuracy.cli import check
-from accuracy.core.errors import ConfigError
-from accuracy.results import storage, table
-from accuracy.results.run_table import read_baseline
 from tests.unit.attack.edits import EDITS, FAILING, HEALTHY
 from tests.unit.gate.made_up import write_baseline, write_run
 
@@ -54,15 +51,3 @@ def test_a_run_that_lost_something_never_passes_and_a_healthy_one_is_incomplete(
         assert ended in statuses, captured
         assert "Traceback" not in captured.err
         assert (captured.out + captured.err).strip()
-
-
-def test_a_plan_survives_publishing_and_a_lean_table_that_lost_a_row_is_refused(runs: Path, tmp_path: Path) -> None:
-    rows = table.read_results(runs / "healthy")
-    for name, kept in (("whole", rows), ("less", rows.drop(index=7))):
-        (tmp_path / name).mkdir()
-        storage.write_table(storage.lean_results(kept, every_digit=True), tmp_path / name / "results.parquet")
-        shutil.copy(runs / "healthy" / "run.json", tmp_path / name)
-        storage.write_sums(tmp_path / name)
-    assert read_baseline(tmp_path / "whole").faults == ()
-    with pytest.raises(ConfigError, match="its rows are absent"):
-        read_baseline(tmp_path / "less")

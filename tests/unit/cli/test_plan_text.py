@@ -1,7 +1,7 @@
 import numpy as np
 import pandas as pd
 
-from accuracy.cli import plan_text
+from accuracy.cli import job
 from accuracy.results.derived import with_derived
 
 ROWS = {  # a problem of one token, on which float64 is exact on a single device, and a longer one
@@ -13,8 +13,8 @@ ROWS = {  # a problem of one token, on which float64 is exact on a single device
 def test_where_single_device_has_no_error_the_table_has_a_number_all_the_same() -> None:
     rows = with_derived(pd.DataFrame(ROWS))
     assert np.isinf(rows["x_single_device"]).any()
-    said = plan_text._ratios(rows)
+    said = job._ratios(rows)
     assert "inf" not in said
     assert "30" in said
     assert "where that is 0: over the rounding floor, or the reference's own error" in said
-    assert "inf" in plan_text._ratios(rows.assign(error_rel=np.inf, x_single_device=np.inf))
+    assert "inf" in job._ratios(rows.assign(error_rel=np.inf, x_single_device=np.inf))

@@ -9,9 +9,9 @@ from accuracy.config import find
 from accuracy.config.find import CONTENTS
 from accuracy.core import plugins
 from accuracy.core.case import Problem
+from accuracy.core.dtype import Precision
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import CONFIGS, EXPERIMENTS, PACKAGE
-from accuracy.core.precision import Precision
 from accuracy.execute.plan import plan
 from tests.measuring import composed, configuration
 from tests.variants import schedules

@@ -11,7 +11,7 @@ from tests.command_line import TINY, CommandLine
 
 VARIANT = """
 from dataclasses import dataclass
-from accuracy.core.precision import Precision
+from accuracy.core.dtype import Precision
 from accuracy.variant.ring import Ring
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def test_the_help_may_be_read_in_part() -> None:
 
 def test_what_the_first_case_waits_for_imports_no_pandas_no_scipy_and_no_matplotlib(tmp_path: Path) -> None:
     late = "pandas", "scipy", "matplotlib", "jinja2", "torch.distributed.elastic.agent"
-    needed = "accuracy.cli.plan_text, accuracy.execute.run, accuracy.execute.ranks.rank_loop"
+    needed = "accuracy.cli.job, accuracy.execute.run, accuracy.execute.ranks.rank_loop"
     given = python("-c", f"import sys, {needed}; print(sorted(sys.modules.keys() & {late!r}))", folder=tmp_path)
     assert given.stdout == "[]\n", given.stderr
 

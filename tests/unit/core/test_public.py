@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from markdown_it import MarkdownIt
 
-from accuracy.core import public
+from accuracy.core import paths
 from accuracy.core.paths import PACKAGE
 
 ROOT = PACKAGE.parent
@@ -33,7 +33,7 @@ def words(markdown: str) -> list[str]:
 
 @needs_reports
 def test_every_link_of_the_readme_is_relative_or_another_s_and_leads_to_a_file_and_a_heading() -> None:
-    found = [each for each in links(README) if not public.is_absolute(each)]
+    found = [each for each in links(README) if not paths.is_absolute(each)]
     assert len(found) > 15
     assert [each for each in links(README) if "attention-accuracy" in each] == []
     for path, _, anchor in (each.partition("#") for each in found):
@@ -44,22 +44,22 @@ def test_every_link_of_the_readme_is_relative_or_another_s_and_leads_to_a_file_a
 
 
 def test_without_an_address_the_built_description_has_others_links_alone_and_loses_no_word() -> None:
-    made = BUILD["of_address"](ROOT, vars(public), "")
+    made = BUILD["of_address"](ROOT, vars(paths), "")
     text = made["readme"]["text"]
     assert (made["urls"], "]: " in text) == ({}, False)
-    assert [each for each in links(text) if not public.is_absolute(each)] == []
+    assert [each for each in links(text) if not paths.is_absolute(each)] == []
     assert words(text) == words(re.sub(r"!\[.*?\]\(.*?\)", "", README))
 
 
 def test_with_an_address_every_link_of_the_description_leads_there() -> None:
-    made = BUILD["of_address"](ROOT, vars(public), EXAMPLE)
+    made = BUILD["of_address"](ROOT, vars(paths), EXAMPLE)
     found = links(made["readme"]["text"])
     for before, after in zip(links(README), found, strict=True):
         assert after in (f"{EXAMPLE}/blob/main/{before}", f"{EXAMPLE}/raw/main/{before}", before)
-        assert public.is_absolute(after)
+        assert paths.is_absolute(after)
     assert sum("/raw/main/" in each for each in found) == 1
     assert set(made["urls"]) == {"Homepage", "Documentation", "Changelog", "Issues"}
-    assert BUILD["described"](ROOT) == BUILD["of_address"](ROOT, vars(public), public.ADDRESS)
+    assert BUILD["described"](ROOT) == BUILD["of_address"](ROOT, vars(paths), paths.ADDRESS)
 
 
 def test_no_file_names_the_repository_that_there_is_not() -> None:
@@ -74,6 +74,6 @@ def test_no_file_names_the_repository_that_there_is_not() -> None:
 def test_links_of_every_kind_are_found_and_code_stays() -> None:
     code = "`[a](b.md)`\n```\n[a](b.md)\n```\n"
     text = f"[a](b) [c][d] [d][] [d] ![e\nf](g) x[0] [no] {code}\n[d]: h 'title'\n"
-    there = public.relinked(text, lambda target, picture: f"{target}{'!' * picture}")
+    there = paths.relinked(text, lambda target, picture: f"{target}{'!' * picture}")
     assert there == f"[a](b) [c](h) [d](h) [d](h) ![e\nf](g!) x[0] [no] {code}\n"
-    assert public.relinked(text, lambda target, picture: "") == f"a c d d  x[0] [no] {code}\n"
+    assert paths.relinked(text, lambda target, picture: "") == f"a c d d  x[0] [no] {code}\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from accuracy.core.paths import PACKAGE
-from accuracy.report.prose import passages
+from accuracy.report.about import passages
 from experiments.blocks import complaints, documents, loose, unclaimed
 
 ROOT = PACKAGE.parent

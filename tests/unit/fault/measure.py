@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from omegaconf import OmegaConf
 
-from accuracy.config.compose import compose
+from accuracy.config.resolve import compose
 from accuracy.core import plugins
 from accuracy.core.paths import CONFIGS, PACKAGE
 from accuracy.execute.plan import measured as measured_case

@@ -45,9 +45,7 @@ def test_a_run_becomes_a_baseline_with_sums_and_a_second_keeps_the_history_and_s
     assert last.startswith("- 2026-11-21 0123456789ab: dq in 16 bits [31m (18 cells, from +0.0% in ")
     assert "to +20.0% in ring bfloat16 W=" in last
     assert [each["reason"] for each in history()] == ["first", "dq in 16 bits [31m"]
-    name = next(name for name in history()[1]["x_single_device"] if "|tensor=dq|variant=ring|world_size=4" in name)
-    first, second = (each["x_single_device"][name] for each in history())
-    assert second / first == pytest.approx(1.2, rel=1e-4)
+    assert history()[1]["change"] in last
 
 
 def lost(about, rows):

@@ -66,7 +66,7 @@ def test_every_call_of_a_folder_is_an_axis_where_all_are_one_problem_with_gradie
         written(folder, facts(step=step, shapes=SHAPES, causal=True))
     answer = accuracy(*words)
     assert answer.status == 0, answer.err
-    assert len(re.findall(r"^\w{12}  ring .* W=2 ", answer.out, re.MULTILINE)) == 2
+    assert len(re.findall(r"^\w{12}  ring .* world_size 2 ", answer.out, re.MULTILINE)) == 2
     written(folder, facts(step=20, shapes=SHAPES))
     assert_one_line(accuracy(*words), "a@20 is another problem than a@0; choose calls of equal shapes and masks")
     for path in folder.iterdir():

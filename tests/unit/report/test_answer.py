@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.report import prose
+from accuracy.report import about
 from accuracy.report.first_screen import Answer
 from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import material_of, read_folder
@@ -183,7 +183,7 @@ def test_a_published_answer_leads_where_the_table_bears_it_out_and_else_the_verd
     """That tables bear an Answer out is held by `make lint`. Of all the worst would be zigzag's, diagonal last."""
     run = read_folder(REPORTS / "remedies" / "nvidia-h200-x2")
     found = answer_of(material_of(run))
-    assert found.advice == prose.answer("remedies") != ""
+    assert found.advice == about.answer("remedies") != ""
     assert found.worst is not None
     assert found.worst.named == "ring"  # the case that the Answer names
     worse = tables.times(run.results, run.results["rank"] >= -1, 10.0)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.core import paths, public
+from accuracy.core import paths
+from accuracy.report.about import sections, to_html
 from accuracy.report.build import write_report
-from accuracy.report.prose import sections, to_html
 from accuracy.results import table
 from accuracy.results.claim import Claim, answer_case, experiment_folder, judge
 from tests.unit.report import page_check
@@ -50,7 +50,7 @@ def test_the_markdown_in_use_is_understood_and_a_link_to_a_file_leads_to_the_pub
         ("", '<span title="experiments/depth/README.md">beside</span>'),
         ("https://x.z/a", '<a href="https://x.z/a/blob/main/experiments/depth/README.md">beside</a>'),
     ):
-        monkeypatch.setattr(public, "ADDRESS", address)
+        monkeypatch.setattr(paths, "ADDRESS", address)
         html = to_html(MARKDOWN, "experiments/packages")
         assert [each for each in (*PARTS, part) if each not in html] == []
 

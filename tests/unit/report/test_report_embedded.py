@@ -3,7 +3,7 @@ import math
 import pandas as pd
 import pytest
 
-from accuracy.report.embedded import WIDEST, encode_rows, with_wider_bins
+from accuracy.report.explorer import encode_rows
 from accuracy.report.folder import read_folder
 from accuracy.report.series import with_labels
 from tests.unit.report.embedded_rows import decoded
@@ -59,18 +59,3 @@ def test_what_a_case_says_once_is_in_each_of_its_rows_and_the_bytes_are_the_same
     assert kept["error_rel"] == pytest.approx(rows["error_rel"].tolist(), rel=5.1e-6, abs=0)  # half a unit of the sixth
     rows.loc[5, "peak_bytes"] = 7  # one row of a case disagrees: the column is no longer the case's
     assert decoded(encode_rows(rows).encoded)["peak_bytes"] == rows["peak_bytes"].tolist()
-
-
-def test_wider_bins_have_the_error_of_all_their_tokens_and_no_line_is_lost() -> None:
-    many = pd.DataFrame(
-        {"facet": "bfloat16", "series": f"v{line}", "world_size": 4, "tensor": "dk", "token_begin": 8 * place,
-         "token_end": 8 * place + 8, "rank": place // 2, "error_rms": 1e-3 * (1 + line + place)}
-        for line in range(50) for place in reversed(range(8))
-    )  # fmt: skip
-    wide = with_wider_bins(many, 4)
-    assert wide[["series", "token_begin", "token_end", "rank"]].values.tolist()[:3] == [
-        ["v0", 0, 32, -1], ["v0", 32, 64, -1], ["v1", 0, 32, -1]
-    ]  # fmt: skip
-    assert with_wider_bins(many, 2)["rank"].tolist() == [0, 1, 2, 3] * 50
-    assert wide["error_rms"][0] == pytest.approx(1e-3 * math.sqrt((1 + 4 + 9 + 16) / 4))
-    assert {*with_wider_bins(many, WIDEST)["series"]} == {*many["series"]}

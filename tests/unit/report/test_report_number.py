@@ -6,7 +6,7 @@ from accuracy.core import number
 from accuracy.verdict.growth import Growth, fit_growth
 
 ODD = [None, math.nan, math.inf, -math.inf, 0.0, -0.0, 5e-324, 1.7e308, -1e-3, "no number", 1, 1e5, 99999.9]
-WRITERS = [number.scientific, number.plain, number.ratio, number.signed, number.seconds, number.size_in_bytes]
+WRITERS = [number.scientific, number.plain, number.ratio, number.signed]
 
 
 def test_every_value_has_a_text_and_ratios_have_three_digits_and_the_geometric_mean_is_total() -> None:

@@ -6,15 +6,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.core.number import MISSING
 from accuracy.report.about import command, reasons
-from accuracy.report.embedded import chosen_world
-from accuracy.report.explorer import preset_of
+from accuracy.report.explorer import chosen_world, preset_of
 from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import Run, material_of, read_folder
-from accuracy.report.further import recommendation_table
 from accuracy.report.matrix import INSIDE, gravest, heat_cell
-from accuracy.report.series import Facet, facets_of, with_labels
+from accuracy.report.series import facets_of, with_labels
 from accuracy.verdict.inside import MARK
 from tests.unit.report.synthetic import HOSTILE, Shape, identity, write_run
 
@@ -27,7 +24,6 @@ def run(folder: Path) -> Run:
 def test_facets_go_from_coarse_to_fine_and_a_label_names_what_varies_and_only_that(run: Run) -> None:
     facets = facets_of(with_labels(run.results).loc[run.measured.index])
     assert [facet.label for facet in facets] == ["bfloat16", "float16"]
-    assert facets[0].series[0] == "single_device"
     changed = run.results.copy()
     changed.loc[changed["variant"] == "zigzag", "precision"] = "merge=logsumexp"
     changed.loc[changed["seed"] == 1, "seqlen"] = 2048
@@ -80,37 +76,3 @@ def test_the_command_of_a_row_has_what_is_set_and_a_shell_takes_hostile_text_as_
     assert "seed" not in command(first)
     assert "seed=3 " in command(second)
     assert shlex.split(command({**case, "variant": HOSTILE, "options": ""}))[1] == f"variant={HOSTILE}"
-
-
-COST = {"ring": (1.2, 3.0, 100), "zigzag": (1.25, 2.0, 200), "striped": (1.9, 1.0, 50), "single_device": (1.0, 0.5, 10)}
-
-
-@pytest.fixture(scope="module")
-def facet(run: Run) -> Facet:
-    """ring is the most accurate, zigzag 4% worse and faster, striped far worse, fast and small; lse is bad."""
-    rows = run.measured[run.measured["variant"].isin(COST) & (run.measured["dtype"] == "bfloat16")]
-    error, seconds, peak = (rows["variant"].map({name: cost[at] for name, cost in COST.items()}) for at in range(3))
-    error = error.mask(rows["tensor"] == "lse", 99.0).mask(rows["tensor"] == "out", 1.0)
-    rows = rows.assign(x_single_device=error, seconds=seconds, peak_bytes=peak, world="processes")
-    (found,) = facets_of(with_labels(rows))
-    return found
-
-
-def taken(facet: Facet, **changes: object) -> list[list[str]]:
-    made = recommendation_table(Facet(facet.label, facet.rows.assign(**changes)))
-    return [[cell.text for cell in row] for row in made.rows] if made else []
-
-
-def test_take_is_the_fastest_of_those_within_5_percent_of_the_best(facet: Facet) -> None:
-    assert taken(facet) == [[size, "zigzag", "striped", "striped"] for size in ("2", "4")]
-    zigzag, error = facet.rows["variant"].eq("zigzag"), facet.rows["x_single_device"]
-    further = error.mask(zigzag & facet.rows["tensor"].eq("dq"), 1.27)
-    assert [row[1] for row in taken(facet, x_single_device=further)] == ["ring", "ring"]
-    compiled = facet.rows["seconds"].mask(zigzag & facet.rows["seed"].eq(0), 1000.0)
-    assert [row[1] for row in taken(facet, seconds=compiled)] == ["zigzag", "zigzag"]
-    # simulated ranks tell no memory; without times any accurate one is taken; one variant over ranks is no choice
-    assert [(row[1], row[3]) for row in taken(facet, world="simulated")] == [("zigzag", MISSING)] * 2
-    untimed = taken(facet, seconds=float("nan"), world="simulated")
-    assert untimed == [[size, "ring, zigzag"] for size in ("2", "4")]
-    alone = facet.rows[facet.rows["variant"].isin(("single_device", "ring"))]
-    assert recommendation_table(Facet(facet.label, alone)) is None

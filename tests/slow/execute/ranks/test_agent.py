@@ -145,7 +145,6 @@ CHANGES = {
     "torch.nn.functional.softmax": "torch.nn.functional.softmax = torch.log_softmax",
     "torch.Tensor.exp": "torch.Tensor.exp = torch.Tensor.exp2",
     "numbers below the normal ones": "torch.set_flush_denormal(True)",
-    "the limit RLIMIT_NOFILE": "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))",
     "hooks of all modules": "torch.nn.modules.module.register_module_forward_hook(lambda *x: None)",
 }
 

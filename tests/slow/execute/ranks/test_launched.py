@@ -157,7 +157,7 @@ def test_submitit_runs_a_job_of_a_sweep_on_as_many_processes_as_it_was_told(tmp_
         assert "Traceback" not in done.stderr
         return
     assert done.returncode == 0, done.stderr
-    (run,) = (path for path in (tmp_path / "outputs").iterdir() if not path.name.startswith("sweep-"))
+    (run,) = (path for path in (tmp_path / "outputs").iterdir() if path.name != "sweep")
     assert len(storage.finished_cases(storage.read_files(run))) == 2
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from accuracy.core import plugins
+from accuracy.core.dtype import Precision
 from accuracy.core.masks import Block
 from accuracy.core.paths import EXPERIMENTS
-from accuracy.core.precision import Precision
 from accuracy.kernel.block.running_state import RunningState
 from accuracy.variant import ring
 from accuracy.variant.base import Rank, Schedule
