@@ -114,15 +114,6 @@ def one_pass() -> ModuleType | None:
     return one_pass
 
 
-def cut_sums(x: Tensor) -> ModuleType | None:
-    """The module that does the same for sums that are cut off; None too where x is not on a GPU."""
-    if not x.is_cuda or one_pass() is None:
-        return None
-    from accuracy.kernel.triton import cut_sums
-
-    return cut_sums
-
-
 @cache
 def mend() -> None:
     """Once a process, where kernels are interpreted, before the first one runs: casts to 8 bits to nearest, ties to
