@@ -19,7 +19,7 @@ from accuracy.kernel.base import Kernel
 from accuracy.kernel.block import calls
 from accuracy.kernel.block.calls import Scores
 from accuracy.kernel.block.running_state import RunningState
-from accuracy.runtime.quantise import by_heads
+from accuracy.runtime.rounding import by_heads
 from accuracy.runtime.sharding import token_map
 from accuracy.variant.join import Accumulator, Running
 from accuracy.world.base import Results, Tensors, World

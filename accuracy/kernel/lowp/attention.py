@@ -17,7 +17,7 @@ from accuracy.kernel.base import Gradients, How, dtype_of
 from accuracy.kernel.block import heads
 from accuracy.kernel.block.sight import of_products
 from accuracy.kernel.lowp.tensor_core import Factor, Sum, factor, factor_of_weights, product
-from accuracy.runtime.quantise import quantise, rotation
+from accuracy.runtime.rounding import quantise, rotation
 
 LOG2_E = 1.4426950408889634
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from accuracy.core.quantisation import FLOAT32_BITS, FORMATS, STEP, Policy
 from accuracy.kernel.triton.available import one_pass
-from accuracy.runtime import quantise as casts
-from accuracy.runtime.quantise import power_of_two
+from accuracy.runtime import rounding as casts
+from accuracy.runtime.rounding import power_of_two
 
 NOTHING = -90
 """The exponent of 0: below all that is added."""
