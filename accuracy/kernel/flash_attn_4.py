@@ -16,7 +16,7 @@ from torch import Tensor
 
 from accuracy.core.dtype import OneOf
 from accuracy.core.errors import one_line
-from accuracy.kernel.base import FLASH, NEEDS_CUDA, Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.base import FLASH, NEEDS_CUDA, Abilities, Gradients, How, Kernel
 
 INSTALL = "install attention-accuracy[flash4]"
 HEAD_DIM_MAX = {9: 256, 10: 128, 11: 128}  # by the compute capability's first number
@@ -38,7 +38,7 @@ def _missing() -> str:
 
 
 @dataclass(frozen=True)
-class FlashAttn4(KernelKnobs):
+class FlashAttn4(Kernel):
     """deterministic: dq (and dk, dv of shared heads) summed in a fixed order. fp8: of operands; unsupported."""
 
     deterministic: bool = True

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 
 from accuracy.core.case import Problem
-from accuracy.kernel.base import WITHOUT_DROPOUT, Abilities, Gradients, How, KernelKnobs, gradients_by_autograd
+from accuracy.kernel.base import WITHOUT_DROPOUT, Abilities, Gradients, How, Kernel, gradients_by_autograd
 from accuracy.kernel.block import heads
 from accuracy.kernel.block.sight import Sight
 
@@ -22,7 +22,7 @@ COMPILED_SHAPES = 4096  # torch's own limit of 8 is for shapes that come by acci
 
 
 @dataclass(frozen=True)
-class FlexAttention(KernelKnobs):
+class FlexAttention(Kernel):
     """tf32: products of float32 in TF32; false: in float32. Compiled on CUDA; on the CPU the unfused form."""
 
     tf32: bool = False

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from accuracy.core.case import Problem
 from accuracy.core.dtype import OneOf
-from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.base import Abilities, Gradients, How, Kernel
 from accuracy.kernel.block import in_jax
 from accuracy.kernel.block.sight import lse_beside
 
 
 @dataclass(frozen=True)
-class JaxNn(KernelKnobs):
+class JaxNn(Kernel):
     """implementation: xla, or cudnn (CUDA, 16 bit)."""
 
     implementation: Annotated[str, OneOf("xla", "cudnn")] = "xla"

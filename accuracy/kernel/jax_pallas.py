@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.base import Abilities, Gradients, How, Kernel
 from accuracy.kernel.block import heads, in_jax
 
 TILE = 128  # its default blocks divide it
@@ -24,7 +24,7 @@ PLACE = "jax.experimental.pallas.ops.gpu.attention"
 
 
 @dataclass(frozen=True)
-class JaxPallas(KernelKnobs):
+class JaxPallas(Kernel):
     """As published, with its default block sizes."""
 
     def abilities(self, device: str) -> Abilities:

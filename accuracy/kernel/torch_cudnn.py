@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.kernel.base import FLASH, NEEDS_CUDA, Abilities, Gradients, How, KernelKnobs, square
+from accuracy.kernel.base import FLASH, NEEDS_CUDA, Abilities, Gradients, How, Kernel, square
 from accuracy.kernel.block import heads
 
 aten = torch.ops.aten
@@ -26,7 +26,7 @@ def _takes(head_dim: int) -> bool:
 
 
 @dataclass(frozen=True)
-class TorchCudnn(KernelKnobs):
+class TorchCudnn(Kernel):
     """No knobs."""
 
     def abilities(self, device: str) -> Abilities:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.base import Abilities, Gradients, How, Kernel
 from accuracy.kernel.block import heads
 
 aten = torch.ops.aten
@@ -21,7 +21,7 @@ LSE_MULTIPLE = 32  # rows to which the kernel pads lse, with +inf
 
 
 @dataclass(frozen=True)
-class TorchEfficient(KernelKnobs):
+class TorchEfficient(Kernel):
     """deterministic: keys are not split over blocks whose sums of dq are added as they come (torch's default)."""
 
     deterministic: bool = True

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Problem
-from accuracy.kernel.base import ALL_DTYPES, FLASH, Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.base import ALL_DTYPES, FLASH, Abilities, Gradients, How, Kernel
 from accuracy.kernel.block import flash_fold, heads
 from accuracy.kernel.block.sight import Sight
 from accuracy.runtime import arithmetic, given_mask
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class TorchFlash(KernelKnobs):
+class TorchFlash(Kernel):
     """deterministic: dq summed in a fixed order on CUDA (the CPU kernel always is deterministic)."""
 
     deterministic: bool = True
@@ -38,7 +38,7 @@ class TorchFlash(KernelKnobs):
         return super().scores_at_once(problem, device) + (0 if own else problem.queries * problem.seqlen // 4)
 
     def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
-        """See `accuracy.kernel.base.FoldingKernel`."""
+        """See `flash_fold.foldable`."""
         return flash_fold.foldable(way, calls, q, k)
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:

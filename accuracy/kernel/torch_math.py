@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Problem
-from accuracy.kernel.base import ALL_DTYPES, Abilities, Gradients, How, KernelKnobs, gradients_by_autograd
+from accuracy.kernel.base import ALL_DTYPES, Abilities, Gradients, How, Kernel, gradients_by_autograd
 from accuracy.kernel.block import heads
 from accuracy.kernel.block.sight import lse_beside
 from accuracy.runtime import arithmetic
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class TorchMath(KernelKnobs):
+class TorchMath(Kernel):
     """reduced_sums: 16-bit inputs are computed in 16 bits (torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp, on
     the CPU too); tf32: products of float32 in TF32 (CUDA)."""
 

@@ -1,4 +1,4 @@
-"""A kernel on blocks of a sequence: the one place where a block's mask and the scores' form become its arguments; sinks."""
+"""A kernel on blocks of a sequence: where a block's mask and the scores' form become its arguments; and sinks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -34,8 +34,14 @@ class Device(NamedTuple):
 
 
 def foldable(way: str, calls: int, q: Tensor, k: Tensor, proven: bool = False) -> int:
-    """See `accuracy.kernel.base.FoldingKernel`. proven: whether the caller compares bits; without it the tiles are
-    taken for the smaller ones, which can only tell apart what is alike."""
+    """At most how many of `calls` calls on q (B, Sq, H, D), k (B, Sk, Hk, D) give the same bits as one call; so do any
+    fewer. A kernel with `of_items(n)` returns by it one whose calls are of n items each, and may fold more of these.
+
+    Args:
+        way: forward or backward.
+        proven: whether the caller compares bits; without it the tiles are taken for the smaller ones, which can only
+            tell apart what is alike.
+    """
     batch, rows, heads, dim = q.shape
     device = Device.of(q)
     return most(way, calls, (batch, rows, heads, dim), k.shape[1], device._replace(roomy=proven and device.roomy))

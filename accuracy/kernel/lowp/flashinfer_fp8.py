@@ -16,14 +16,14 @@ from torch import Tensor
 
 from accuracy.core.dtype import OneOf
 from accuracy.core.quantisation import POLICIES
-from accuracy.kernel.base import Abilities, How, KernelKnobs, package_missing
+from accuracy.kernel.base import Abilities, How, Kernel, package_missing
 from accuracy.kernel.lowp.operand import Operand, cast
 
 CAPABILITY = 9
 
 
 @dataclass(frozen=True)
-class FlashinferFp8(KernelKnobs):
+class FlashinferFp8(Kernel):
     """policy: by name; its emulation is `quantised` with the same one."""
 
     policy: Annotated[str, OneOf("flashinfer_e4m3", "flashinfer_e5m2")] = "flashinfer_e4m3"

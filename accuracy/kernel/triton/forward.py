@@ -27,7 +27,8 @@ def attend(
 
 
 def carry(state: SoftmaxState, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, begins: bool) -> None:
-    """See `accuracy.kernel.base.CarryingKernel.carry`."""
+    """Bring the keys k, v (B, Sk, Hk, D) into the state of the queries q (B, Sq, H, D), in place and unrounded; begins:
+    the state holds nothing yet and is not read."""
     _launch(q, k, v, state.accumulator, state.row_max, state.row_sum, scale, causal, begins=begins, ends=False)
 
 

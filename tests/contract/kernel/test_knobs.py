@@ -6,7 +6,7 @@ import torch
 from accuracy.core import plugins
 from accuracy.core.paths import PACKAGE
 from accuracy.kernel import chunked, eager, torch_efficient, torch_math
-from accuracy.kernel.base import Kernel, KernelKnobs
+from accuracy.kernel.base import Kernel
 from accuracy.runtime import arithmetic
 from tests.contract.kernel.problem import Problem, measured, relative, results
 
@@ -14,7 +14,7 @@ SQUARE = Problem(queries=128, keys=128, heads_kv=2, dim=64, scale=0.125)
 ODD = Problem(queries=130, keys=130, heads=4, heads_kv=2, dim=32, scale=32**-0.5, batch=2)
 
 
-def errors(knobs: KernelKnobs, problem: Problem = SQUARE, stored: torch.dtype | None = None) -> dict[str, float]:
+def errors(knobs: Kernel, problem: Problem = SQUARE, stored: torch.dtype | None = None) -> dict[str, float]:
     return measured(knobs.build("cpu"), problem, stored)
 
 

@@ -15,7 +15,7 @@ from accuracy.bound.running import Bound, bounds
 from accuracy.core import plugins
 from accuracy.core.case import Problem
 from accuracy.inputs import drawing
-from accuracy.kernel.base import KernelKnobs
+from accuracy.kernel.base import Kernel
 from accuracy.kernel.chunked import Chunked
 from accuracy.kernel.eager import Eager
 from accuracy.kernel.torch_flash import TorchFlash
@@ -44,7 +44,7 @@ def policy_of(kernel: str, dtype: str) -> Policy:
     return policy.short_sums(dtype, PROBLEM.seqlen) if kernel == "flash" else policy.kernel(dtype)
 
 
-def results(kernel: KernelKnobs, inputs: drawing.Inputs, scale: float = PROBLEM.softmax_scale) -> dict[str, Tensor]:
+def results(kernel: Kernel, inputs: drawing.Inputs, scale: float = PROBLEM.softmax_scale) -> dict[str, Tensor]:
     (q, k, v, dout), how = inputs.tensors, {"scale": scale, "causal": True}
     out, lse = kernel.forward(q, k, v, out_dtype=q.dtype, **how)
     gradients = kernel.backward(dout, q, k, v, out, lse, gradient_dtype=q.dtype, **how)
