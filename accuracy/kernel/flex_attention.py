@@ -51,16 +51,16 @@ class FlexAttention(Kernel):
         sight = how.sight(q, k)
         function: Any = compiled() if q.is_cuda else flex.flex_attention
         precision = "'tf32'" if self.tf32 else "'ieee'"
-        out, lse = function(
+        out, aux = function(
             *heads.first(q, k, v),
             block_mask=None if sight.left is sight.right is None else _mask(sight, str(q.device)),
             score_mod=None if how.softcap is None else _cap(how.softcap),
             scale=how.scale,
             enable_gqa=q.shape[2] != k.shape[2],
             kernel_options={"FORCE_USE_FLEX_ATTENTION": True, "FLOAT32_PRECISION": precision},
-            **_asking_for_lse(),
+            return_aux=flex.AuxRequest(lse=True),
         )
-        return out.transpose(1, 2), getattr(lse, "lse", lse)
+        return out.transpose(1, 2), aux.lse
 
 
 @cache
@@ -74,11 +74,6 @@ def compiled() -> Callable[..., Any]:
             return function(*tensors, **options)
 
     return call
-
-
-def _asking_for_lse() -> dict[str, Any]:
-    """return_aux since torch 2.9, return_lse before."""
-    return {"return_aux": flex.AuxRequest(lse=True)} if hasattr(flex, "AuxRequest") else {"return_lse": True}
 
 
 @lru_cache(maxsize=16)
