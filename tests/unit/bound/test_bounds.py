@@ -18,8 +18,7 @@ from accuracy.inputs import drawing
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.chunked import Chunked
 from accuracy.kernel.eager import Eager
-from accuracy.kernel.torch_flash import TorchFlash
-from accuracy.kernel.torch_math import TorchMath
+from accuracy.kernel.in_torch import TorchFlash, TorchMath
 from accuracy.reference.float64 import Reference, attention
 from tests.contract.reference import exact
 
