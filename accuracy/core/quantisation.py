@@ -163,7 +163,7 @@ class Policy:
 
     @property
     def unit_roundoff(self) -> float:
-        """The largest of all that is rounded here, of integer formats `of_tensor`; 0: nothing is. What is cut off behind
+        """The largest of all that is rounded here, of integer formats `of_tensor`; 0: nothing is. What is cut off after
         every 32 terms adds up until a flush; without one it counts for 2,048 terms. Where each of 32 products of one
         sign is cut, half of a last place is lost of each, relative to a sum that is half of the last one: about 8 last
         places for one. Of float16 sums, 4 roundings of a tile."""
