@@ -110,14 +110,6 @@ def loosest(dtype: str, pieces: int = 1, stored_lse: str | None = None) -> Polic
     )  # fmt: skip
 
 
-def short_sums(dtype: str, rows: int) -> Policy:
-    """torch's flash kernel on a CPU: dq, dk and dv are sums in the inputs' dtype over tiles of rows (`q_split_size` of
-    ATen/native/cpu/FlashAttentionKernel.cpp), and exp of 16-bit inputs is a fast one."""
-    tile = 256 if rows >= 768 else 64 if rows >= 192 else 32
-    exponential = 4.0 if accumulation_dtype(dtype) == dtype else FAST_EXPONENTIAL
-    return kernel(dtype, gradient_tile=tile, exponential=exponential)
-
-
 def cast(policy: Policy, to: str) -> Policy:
     """Return the policy with every matrix product's operands rounded to `to`."""
     return replace(policy, products=to, weights=to, weight_roundings=policy.weight_roundings + 1, casts=True)
