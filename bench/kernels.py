@@ -116,7 +116,7 @@ def speeds(causal: bool) -> None:
         base = base or found
         say(f"{name:26} {found[0]:10.3f}  {base[0] / found[0]:5.2f}  {found[1]:12.3f}  {base[1] / found[1]:5.2f}")
         if name == "triton_carry":
-            state = SoftmaxState.unwritten(inputs.q).cleared()
+            state = SoftmaxState.empty(inputs.q)
             took = attempt(name, partial(milliseconds, partial(go_on, kernel, state, inputs)))
             if took is not None:
                 say(f"{'  from a state':26} {took:10.3f}  {base[0] / took:5.2f}")
@@ -129,7 +129,7 @@ def both_ways(inputs: Inputs, kernel: Kernel) -> tuple[float, float]:
 
 
 def go_on(kernel: Any, state: SoftmaxState, inputs: Inputs) -> None:
-    kernel.carry(state, inputs.q, inputs.k, inputs.v, scale=SCALE, causal=inputs.causal, begins=False)
+    kernel.carry(state, inputs.q, inputs.k, inputs.v, scale=SCALE, causal=inputs.causal)
 
 
 def sweep() -> None:
