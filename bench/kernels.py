@@ -129,7 +129,7 @@ def both_ways(inputs: Inputs, kernel: Kernel) -> tuple[float, float]:
 
 
 def go_on(kernel: Any, state: SoftmaxState, inputs: Inputs) -> None:
-    kernel.carry(state, inputs.q, inputs.k, inputs.v, scale=SCALE, causal=inputs.causal, begins=False)
+    kernel.carry(state, inputs.q, inputs.k, inputs.v, scale=SCALE, causal=inputs.causal)
 
 
 def sweep() -> None:

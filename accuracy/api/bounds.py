@@ -10,9 +10,8 @@ from torch import Tensor
 
 from accuracy.api.score_mod import folded
 from accuracy.bound.policy import POLICIES, Policy
-from accuracy.bound.running import Bound
+from accuracy.bound.running import Bound, of_sinks
 from accuracy.bound.running import bounds as running_bounds
-from accuracy.bound.sink import of_sinks
 from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.core.number import count
@@ -105,7 +104,7 @@ class Exact:
         """The same of some tokens alone."""
 
         def chosen(name: str, x: Any) -> Any:
-            if name in ("dsink", "dbias") or not isinstance(x, Tensor):  # of all rows; a shift that is a number
+            if name in ("dsink", "dbias"):  # of all rows
                 return x
             return x.index_select(2 if name in ("lse", "delta", "max_logit") else 1, tokens.to(x.device))
 
@@ -155,8 +154,6 @@ def exact(
     """Return the reference and the bounds for checked arguments. dout None: gradients are those of no dout, zero;
     stored_dsink, stored_dbias, stored_max_logit: the dtype of dsink, of attn_mask's gradient, of max_logit; None: it is
     not asked about."""
-    if attention.dlse is not None or stored_dbias is not None:
-        rounding = replace(rounding, reads="anything")
     scale = attention.softmax_scale
     dout = torch.zeros_like(q[..., :1]).expand(*q.shape[:-1], v.shape[-1]) if dout is None else dout
     how: dict[str, Any] = {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.errors import ConfigError
-from accuracy.kernel.block import in_jax
+from accuracy.kernel import in_jax
 
 NO_GRADIENT = ("reverse-mode", "JVP", "VJP")
 """In JAX's message where a function has no gradient; Pallas' has no words."""

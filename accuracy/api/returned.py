@@ -65,4 +65,4 @@ def of_largest(reference: Tensor, bound: Bound, x: Tensor, dtype: str) -> tuple[
     most, certain, variance = (each.amax(dims, True) if dims else each for each in
                                (reference, bound.certain, bound.variance))  # fmt: skip
     last = half_spacing(most.abs() + certain.nan_to_num(posinf=0.0), dtype)
-    return most, Bound.of(certain + last, variance + last.square() / 3, bound.shift)
+    return most, Bound.of(certain + last, variance + last.square() / 3)

@@ -18,7 +18,7 @@ from accuracy.core.case import Part, Problem
 from accuracy.core.dtype import FORMATS, tensor_dtype
 from accuracy.inputs import drawing
 from accuracy.inputs.drawing import Inputs
-from accuracy.kernel.base import KernelKnobs, kernel_of
+from accuracy.kernel.base import Kernel, kernel_of
 from accuracy.kernel.eager import Eager
 from accuracy.reference import float64
 
@@ -45,7 +45,7 @@ class Setting:
     problem: Problem
     dtype: str
     inputs: Part
-    kernels: tuple[KernelKnobs, ...]
+    kernels: tuple[Kernel, ...]
     against: str
     device: str
 
@@ -78,7 +78,7 @@ class Advice:
 
 def healthy(
     names: Sequence[str] | None, parts: Callable[[str], Part], problem: Problem, dtype: str, device: str
-) -> tuple[KernelKnobs, ...]:
+) -> tuple[Kernel, ...]:
     """The kernels of these names, or, None, all of `ANY` that this problem can be given here."""
     if names is not None:
         return tuple(kernel_of(parts(name)) for name in names)
@@ -88,7 +88,7 @@ def healthy(
     return (*able, *([] if dtype == "float64" else [IN_ITS_DTYPE]))
 
 
-def unable(name: str, kernel: KernelKnobs, problem: Problem, dtype: str, device: str) -> str | None:
+def unable(name: str, kernel: Kernel, problem: Problem, dtype: str, device: str) -> str | None:
     """Why a kernel cannot serve."""
     return kernel.abilities(device).unsupported(name, dtype, problem.head_dim, set(), problem.features)
 
@@ -184,7 +184,7 @@ def _reference(setting: Setting, inputs: Inputs) -> Named:
     return {name: getattr(found, name) for name in TENSORS}
 
 
-def _results(kernel: KernelKnobs, problem: Problem, inputs: Inputs) -> Named:
+def _results(kernel: Kernel, problem: Problem, inputs: Inputs) -> Named:
     built, (q, k, v, dout) = kernel.build(inputs.q.device.type), inputs.tensors
     how = {"scale": problem.softmax_scale, "causal": problem.causal}
     out, lse = built.forward(q, k, v, out_dtype=q.dtype, **how)  # type: ignore[arg-type]

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy.bound.forward import Forward, Rows, Scores, missed
-from accuracy.bound.linked import linked, of_delta
+from accuracy.bound.forward import Forward, Rows, Scores
 from accuracy.bound.policy import Policy, flushed, grown, half_spacing, tiny_weights, underflow, unit
 
 
@@ -99,25 +98,17 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
     mean = scale * (pulled @ rows.k)
     of_lse = 0.0 if rows.dlse is None else rows.dlse * mean
     shared = delta_variance * mean.square() + read_variance * ((rows.dq - of_lse).square() + of_lse**2)
-    if found.linked is None:
-        of_dq = scale**2 * (off2 @ k2) + shared
-        whole = off2.addcmul_(pulled2, delta_variance).addcmul_(ds2, read_variance)
-        both, together = pulled * (dp_variance + delta_variance).sqrt_(), (pulled * dp_variance.sqrt()) @ rows.k
-        own = policy.weight_roundings * weight**2 / 3
-        off2_p = least.addcmul(p2, found.variance + (read_variance + own))
-    else:
-        side = linked(rows, found, done, dp, dp_variance, delta_variance, ds, pulled, policy)
-        of_dq, whole, both, together = side.dq, side.ds, side.both, side.together
-        off2_p = p2 * (side.weights + found.linked.weight) + p2.minimum(least)
+    of_dq = scale**2 * (off2 @ k2) + shared
+    whole = off2.addcmul_(pulled2, delta_variance).addcmul_(ds2, read_variance)
+    both, together = pulled * (dp_variance + delta_variance).sqrt_(), (pulled * dp_variance.sqrt()) @ rows.k
+    own = policy.weight_roundings * weight**2 / 3
+    off2_p = least.addcmul(p2, found.variance + (read_variance + own))
     if rows.softcap is not None:  # 1 - tanh^2 cancels where the cap is reached
         of_slope = before_cap * (16 * u**2 + (2 * found.slope / rows.softcap) ** 2 * found.variance)
         of_dq, whole = of_dq + scale**2 * (of_slope @ k2), whole + of_slope
     if policy.alike:  # what of dS is stored as zero is lost to one side
         zero = ds.where(ds.abs() * min(1.0, scale) < underflow(policy.weights), 0.0)
         both, together = both + zero, together + zero @ rows.k
-    if policy.split:  # all rows may be further off the mean shift to the same side
-        both = both + policy.shift_spread * pulled * torch.hypot(dp, rows.delta.expand_as(dp)).copysign(dp)
-        together = together + policy.shift_spread * (pulled * dp) @ rows.k
     dq = Sums(errors[0], sizes[0], of_dq, scale**2 * (ds2 @ k2), scale * together)
     dk = Sums(errors[1], sizes[1], scale**2 * (whole.T @ q2), scale**2 * (ds2.T @ q2), scale * (both.T @ rows.q))
     dv = Sums(errors[2], sizes[2], off2_p.T @ dout2, p2.T @ dout2, torch.zeros_like(rows.v))
@@ -135,24 +126,19 @@ def finished(sums: Sums, reference: Tensor, terms: Tensor, heads: int, policy: P
     u, size = policy.u, sums.size + sums.error
     roundings = policy.roundings(terms * heads, "gradient") + (heads - 1) * policy.by_head
     roundings = roundings + (policy.products != policy.sums)
-    chain = (1 + grown(policy.chain(terms * heads) + 8, u)) * (1 + grown(roundings, unit(policy.partial))) - 1
+    chain = (1 + grown(terms * heads + 8, u)) * (1 + grown(roundings, unit(policy.partial))) - 1
     small = underflow(policy.partial)
     error = sums.error + chain * size + roundings * small
     lost = flushed(reference, policy.dtype)
     error = error + half_spacing(reference.abs() + error, policy.dtype) + lost
-    each = u**2 / 12 * (policy.spread(terms * heads) + 8) + unit(policy.partial) ** 2 / 6 * roundings
+    each = u**2 / 12 * (terms * heads + 8) + unit(policy.partial) ** 2 / 6 * roundings
     alike = policy.alike * policy.weight_roundings * unit(policy.weights) ** 2 / 3
     variance = (
         sums.variance + sums.together.square() + each * (sums.squares + reference.square()) + alike * reference.square()
     )
-    variance += policy.cuts(sums.squares, reference.square())
     below = roundings * small**2 / 3
-    last = half_spacing(reference, policy.dtype).square() / 3
-    if policy.reads != "anything":  # storing a sum again loses no more than was added
-        below = below.minimum(sums.size.square())
-        last = last.minimum(missed(reference, variance + below + lost.square(), policy))
     variance = variance + below + lost.square()
-    return error, variance + last
+    return error, variance + half_spacing(reference, policy.dtype).square() / 3
 
 
 def _dp(rows: Rows, policy: Policy) -> _Product:
@@ -161,11 +147,9 @@ def _dp(rows: Rows, policy: Policy) -> _Product:
     u, dim, short = policy.u, rows.v.shape[1], policy.products != policy.sums
     rounding = unit(policy.products) if short else 0.0
     error = rows.dout.abs() @ rows.v.abs().T
-    error *= grown(policy.chain(dim) + 2, u) + 2 * rounding * policy.casts
+    error *= grown(dim + 2, u) + 2 * rounding * policy.casts
     squares = rows.dout.square() @ rows.v.square().T
-    variance = policy.partial_sums(squares, square).mul_(u**2 / 12 * policy.spread(dim))
-    if policy.split:
-        variance += policy.cuts(squares, square)
+    variance = (squares + square).mul_(u**2 / 12 * dim)
     if policy.casts:
         variance.add_(squares, alpha=2 * rounding**2 / 3)
     if short:
@@ -187,7 +171,7 @@ def _delta(
     reached = rows.out.abs() + done.out
     own = grown(dim + 2, u) + unit(policy.products) * policy.casts
     of_out = (size * done.out + own * size * reached).sum(1, keepdim=True)
-    chain = 1 + grown(policy.chain(found.terms) + 4, u)
+    chain = 1 + grown(found.terms + 4, u)
     of_p = (weights * chain).add_(chain).mul_(dp.most).sub_(dp.size).mul_(found.p)
     of_p = of_p.sum(1, keepdim=True) + underflow(policy.weights) * (rows.visible * dp.most).sum(1, keepdim=True)
     rounding = unit(policy.products) if policy.products != policy.sums else 0.0
@@ -197,14 +181,11 @@ def _delta(
     error = error + rounding * added
     products = rows.dout * rows.out
     of_weights = policy.weight_roundings * unit(policy.weights) ** 2 / 3
-    rounded = of_weights if found.linked is None else found.linked.weight
-    moved = (dp.square * rounded).addcmul_(found.variance, apart).mul_(p2)
-    if policy.reads == "weights" and found.linked is not None:
-        return error, of_delta(rows, found, dp.exact, policy) + moved.sum(1, keepdim=True)
+    moved = (dp.square * of_weights).addcmul_(found.variance, apart).mul_(p2)
     variance = (rows.dout.square() * done.own_variance).sum(1, keepdim=True) + moved.sum(1, keepdim=True)
     variance += (rounding**2 + u**2) / 3 * added**2
-    variance += (rounding**2 / 3 + policy.alike * of_weights + policy.shift_spread**2) * rows.delta.square()
+    variance += (rounding**2 / 3 + policy.alike * of_weights) * rows.delta.square()
     variance += 2 * done.shared * rows.delta.square()  # twice: the weights are off by the same factor
     variance += rows.delta.square().clamp(max=tiny**2 / 3)
-    variance += u**2 / 12 * dim * policy.partial_sums(products.square().sum(1, keepdim=True), rows.delta.square())
+    variance += u**2 / 12 * dim * (products.square().sum(1, keepdim=True) + rows.delta.square())
     return error, variance

@@ -64,13 +64,9 @@ def limits(bound: Bound, reference: Tensor, dtype: str, by_row: bool = True, lea
     variance, count = bound.variance, reference.numel()
     norm = float(reference.norm())
     width = reference.shape[-1] if by_row else 1
-    # Of one sign, it does not average out: it is added to what varies around it.
-    shift = torch.as_tensor(bound.shift, dtype=variance.dtype, device=variance.device)
     varies = variance.mean(-1).sqrt() * reach(independent(width), count / width)
-    aside = shift.square().mean(-1).sqrt() if shift.dim() else shift.abs()
-    row = varies + aside if by_row else variance.sqrt() * math.inf
+    row = varies if by_row else variance.sqrt() * math.inf
     total = math.sqrt(float(variance.sum())) * reach(count / width / DEPENDENT, 1)
-    total += float(shift.expand_as(variance).norm())
     relative = min(total, float(bound.certain.norm())) / norm if norm else math.inf
     form = FORMATS[dtype]
     least = max(DRIFT[form.bytes] * form.unit_roundoff, least_drift)

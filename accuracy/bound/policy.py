@@ -22,26 +22,6 @@ SHARE_OF_MEAN = 1 / 200
 """Of the mean square of its errors, that of their mean: (65 / 916)^2."""
 COARSE_LOGARITHM = 48.0
 """Unit roundoffs by which a library's log errs at most; torch's on a CPU is off by 25 (measured)."""
-SPLIT, SPLIT_STAGE = 104.0, 32
-"""Of a float32 product as three in TF32 (README.md, section 5b): the roundings that it counts as at most, and the terms
-after which a float32 sum is rounded."""
-SPLIT_LEFT_OUT, SPLIT_CUT, SPLIT_ALIKE, SPLIT_SPREAD = 1.6, 2.3, 3.0, 0.5
-"""Unit roundoffs by which such a product is too small in the mean: by what is left out of a product; by cuts of sums of
-40 terms or more, none of up to 16; by them where all terms have one sign, beside; how far from that the mean may be."""
-SPLIT_FEW, SPLIT_MANY = 16, 40
-SPLIT_TERMS, SPLIT_SUM = 12.0, 1.25
-"""Its variance around that mean, in squared unit roundoffs: of its terms' squares, and of its own square."""
-CUT = 0.72
-"""Mean of what a sum loses where its last bits are cut off, in unit roundoffs: half a spacing, log-uniform sums."""
-READS = ("anything", "lse", "weights")
-"""What a backward reads. lse: it computes the forward's scores again, bit for bit, and takes exp(s - lse); weights:
-P itself, normalised, of which delta is sum P dP, as autograd does; anything: either, and scores that round anew. In the
-first two P is exp(s - running maximum) of the forward, or normalised."""
-LANES = 8
-"""Partial sums in which torch's softmax adds up P dP at least: of a vector register (`map2_reduce_all` of
-ATen/cpu/vec/functional_base.h), 32 threads on CUDA."""
-SURE = 6.0
-"""Standard deviations that an error before the last rounding is within: a chance of 2 exp(-18), 3e-8."""
 EIGHT_BITS = {"float8_e4m3fn": Format("float8_e4m3fn", 4, -6, 1), "float8_e5m2": Format("float8_e5m2", 3, -14, 1)}
 INSIDE = FORMATS | EIGHT_BITS | {"tf32": Format("tf32", 11, -126, 4), "tf32_cut": Format("tf32_cut", 10, -126, 4)}
 """Formats of what is rounded inside; no result is stored in tf32 or 8 bits. What is cut off loses up to a spacing."""
@@ -60,10 +40,7 @@ class Policy:
     largest relative errors of exp and log, in unit roundoffs of sums; alike: whether the weights of a row may all be
     rounded alike, as equal ones are; by_head: whether dk and dv of query heads that share keys are rounded before they
     are added; by_lse: whether out may be sum exp(s - lse) v with a stored lse instead of divided by its sum; casts:
-    whether q, k, v and dout are rounded to `products` first (autocast, TF32); split: whether products of float32 are
-    three in TF32, whose sums a tensor core cuts off instead of rounding them; instruction: terms that a tensor core
-    adds up before it cuts off, of operands in 16 bits, None: sums are taken to be rounded; reads: what the backward has
-    of the forward (README.md, section 5a, `READS`). It makes the sqrt form sharper, the certain one stays.
+    whether q, k, v and dout are rounded to `products` first (autocast, TF32).
     """
 
     dtype: str
@@ -84,9 +61,6 @@ class Policy:
     by_head: bool = False
     by_lse: bool = False
     casts: bool = False
-    split: bool = False
-    instruction: int | None = None
-    reads: str = "anything"
 
     @property
     def u(self) -> float:
@@ -107,42 +81,6 @@ class Policy:
     def through_lse(self) -> bool:
         """Whether out is off by the rounding of an lse: its own, or those by which its parts are merged."""
         return self.by_lse or self.merges > 0
-
-    def chain(self, terms: Tensor | float) -> Tensor | float:
-        """How many roundings a sum of so many products sees at most."""
-        count = torch.as_tensor(terms, dtype=torch.float64)
-        return count.maximum(SPLIT + 2 * count / SPLIT_STAGE) if self.split else terms
-
-    def spread(self, terms: Tensor | float) -> Tensor | float:
-        """How many independent roundings to nearest a sum of so many products is taken to see."""
-        return terms / SPLIT_STAGE if self.split else terms
-
-    def cuts(self, squares: Tensor, square: Tensor) -> Tensor | float:
-        """Variance of what is cut off a sum of products; squares: sum of its terms' squares, square: its own."""
-        return self.u**2 * (SPLIT_TERMS * squares + SPLIT_SUM * square) if self.split else 0.0
-
-    def partial_sums(self, squares: Tensor, square: Tensor) -> Tensor:
-        """Twice the mean square of a dot product's partial sums: at most the sum of its terms' squares and its own
-        square; in an order that has nothing to do with the terms, what is left (README.md, section 5a)."""
-        return squares + square if self.reads == "anything" else (squares + 2 * square) / 3
-
-    @property
-    def shifts(self) -> bool:
-        """Whether sums of products are known to be too small in the mean."""
-        return self.split or self.instruction is not None
-
-    def lost(self, x: Tensor, size: Tensor, terms: Tensor | float) -> Tensor:
-        """By how much a sum of so many products is too small in the mean. size: sum of the products' sizes."""
-        if self.instruction is not None:
-            return CUT * self.u / 2 * (terms / self.instruction + 1) * x
-        one_sign = (x.abs() / size).nan_to_num(0.0) ** 3
-        many = ((torch.as_tensor(terms) - SPLIT_FEW) / (SPLIT_MANY - SPLIT_FEW)).clamp(0.0, 1.0).to(x)
-        return self.u * (SPLIT_LEFT_OUT + many * (SPLIT_CUT + SPLIT_ALIKE * one_sign)) * x
-
-    @property
-    def shift_spread(self) -> float:
-        """How far from that the loss may be, as a part of x, alike in all sums of a row."""
-        return SPLIT_SPREAD * self.u * self.split
 
     def roundings(self, terms: Tensor, way: str) -> Tensor:
         """How many roundings to `partial` a running sum of so many terms sees, beside the last one."""
@@ -172,21 +110,6 @@ def loosest(dtype: str, pieces: int = 1, stored_lse: str | None = None) -> Polic
     )  # fmt: skip
 
 
-def short_sums(dtype: str, rows: int) -> Policy:
-    """torch's flash kernel on a CPU: dq, dk and dv are sums in the inputs' dtype over tiles of rows (`q_split_size` of
-    ATen/native/cpu/FlashAttentionKernel.cpp), and exp of 16-bit inputs is a fast one."""
-    tile = 256 if rows >= 768 else 64 if rows >= 192 else 32
-    exponential = 4.0 if accumulation_dtype(dtype) == dtype else FAST_EXPONENTIAL
-    return kernel(dtype, gradient_tile=tile, exponential=exponential)
-
-
-def split_products(dtype: str) -> Policy:
-    """torch's memory-efficient kernel: in float32 every product is three in TF32 (cutlass' OpMultiplyAddFastF32); in 16
-    bits P is stored before dS is made of it, and dS again (aten/src/ATen/native/transformers/cuda/mem_eff_attention:
-    gemm_kernel_utils.h, kernel_backward.h). An instruction there adds up 8 terms."""
-    return kernel(dtype, split=True) if dtype == "float32" else kernel(dtype, weight_roundings=2, instruction=8)
-
-
 def cast(policy: Policy, to: str) -> Policy:
     """Return the policy with every matrix product's operands rounded to `to`."""
     return replace(policy, products=to, weights=to, weight_roundings=policy.weight_roundings + 1, casts=True)
@@ -196,7 +119,7 @@ def eight_bits(policy: Policy, values: str) -> Policy:
     """Return the policy of a function that gets tensors in 8 bits and their scales, which are exact inputs then: P is
     rounded once, to e4m3 where v has 8 bits, before it is multiplied or summed."""
     weights = "float8_e4m3fn" if values in EIGHT_BITS else policy.weights
-    return replace(policy, weight_roundings=1, reads="anything", weights=weights, normaliser=weights)
+    return replace(policy, weight_roundings=1, weights=weights, normaliser=weights)
 
 
 POLICIES = {"kernel": kernel, "loosest": loosest}

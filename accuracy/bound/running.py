@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from accuracy.bound.backward import Sums, backward, finished
-from accuracy.bound.forward import Rows, Scores, forward, largest, scores
-from accuracy.bound.policy import Policy
+from accuracy.bound.forward import Rows, forward, largest, scores
+from accuracy.bound.policy import Policy, half_spacing, underflow, unit
 from accuracy.core.dtype import REFERENCE_ERROR
 from accuracy.core.errors import ConfigError
 from accuracy.reference.float64 import Reference, add_to_bias, seen_keys
@@ -28,22 +28,22 @@ HIDDEN = -1e30
 """What a mask adds to the score of a key that nobody is to see; the least number of bfloat16 is -3e38."""
 OWN_ERROR = 1 + 1e-9
 """Factor for the errors of the pass itself: a few thousand float64 operations of one sign."""
+SHARED = 4.0
+"""Times the variance of dsink, twice its error: rows share what a kernel rounds alike."""
 
 
 @dataclass(frozen=True)
 class Bound:
     """Of one tensor. certain: no error is larger; deviation: the standard deviation of the error, whose variance is the
-    sum of those of all roundings, float32 to save memory, and rounded up; shift: size of the error's mean, where sums
-    are cut off instead of rounded."""
+    sum of those of all roundings, float32 to save memory, and rounded up."""
 
     certain: Tensor
     deviation: Tensor
-    shift: Tensor | float = 0.0
 
     @classmethod
-    def of(cls, certain: Tensor, variance: Tensor, shift: Tensor | float = 0.0) -> "Bound":
+    def of(cls, certain: Tensor, variance: Tensor) -> "Bound":
         """Return the bound of an error with this variance."""
-        return cls(certain, _deviation(variance), shift)
+        return cls(certain, _deviation(variance))
 
     @property
     def variance(self) -> Tensor:
@@ -57,7 +57,7 @@ class Bound:
         """
         if not isinstance(p, (int, float)) or not 0 < p < 1:
             raise ConfigError(f"p={p!r}; allowed: a chance between 0 and 1")
-        return self.deviation.double().mul_(math.sqrt(2 * math.log(2 / p))).add_(self.shift).minimum(self.certain)
+        return self.deviation.double().mul_(math.sqrt(2 * math.log(2 / p))).minimum(self.certain)
 
 
 def bounds(
@@ -76,13 +76,11 @@ def bounds(
     zeros = {name: torch.zeros_like(getattr(reference, name)) for name in names}
     found = {name: Bound(like, like.float()) for name, like in zeros.items()}
     of_bias_sums = Sums.like(reference.dbias) if reference.dbias.numel() else None
-    shifts = {name: torch.zeros_like(like) for name, like in zeros.items()} if policy.shifts else {}
     terms_of_key = _rows_of_key(seen, k.shape[1]).to(q.device)
     for item, kv in itertools.product(range(q.shape[0]), range(k.shape[2])):
         place = item, slice(None), kv
         sums = {name: Sums.like(getattr(reference, name)[place]) for name in ("dk", "dv")}
         for head in range(kv * share, (kv + 1) * share):
-            ties = _ties(dout[item, :, head], v[item, :, kv], policy)
             for rows, keys, visible in _blocks(seen, q.device):
                 lse = reference.lse[item, head, rows, None].nan_to_num(neginf=0.0)
                 shown = _masked(mask, (item, head, rows), keys, visible, lse, bool(sinks))
@@ -90,19 +88,13 @@ def bounds(
                     q=q[item, rows, head].double(), k=k[item, keys, kv].double(), v=v[item, keys, kv].double(),
                     dout=dout[item, rows, head].double(), out=reference.out[item, rows, head],
                     delta=reference.delta[item, head, rows, None], dq=reference.dq[item, rows, head], scale=scale,
-                    softcap=softcap, sink=sinks[head] if sinks else None, ties=ties, of_bias=of_bias_sums is not None,
+                    softcap=softcap, sink=sinks[head] if sinks else None, of_bias=of_bias_sums is not None,
                     dlse=None if dlse is None else dlse[item, head, rows, None].double(), **shown,
                 )  # fmt: skip
                 scored = scores(part, policy)
                 done = forward(part, scored, policy)
                 dq, dk, dv, dbias = backward(part, scored, done, policy)
-                here, there = (item, rows, head), (item, keys, kv)
-                if shifts:
-                    mean = _shifted(part, scored, policy)
-                    shifts["out"][here], shifts["dq"][here] = mean.out, mean.dq
-                    shifts["lse"][item, head, rows] = mean.lse[:, 0]
-                    shifts["dk"][there] += mean.dk
-                    shifts["dv"][there] += mean.dv
+                here = item, rows, head
                 _fill(found["out"], here, done.out, done.out_variance)
                 _fill(found["lse"], (item, head, rows), done.lse[:, 0], done.lse_variance[:, 0])
                 if "max_logit" in found:
@@ -117,8 +109,6 @@ def bounds(
         for name, terms in sums.items():
             exact = getattr(reference, name)[place]
             _fill(found[name], place, *finished(terms, exact, terms_of_key, share, policy))
-            if shifts:
-                shifts[name][place] += policy.lost(exact, terms.size, terms_of_key * share)
     if of_bias_sums is not None:
         every = reference.lse.numel() * k.shape[1]
         count = torch.full_like(reference.dbias[:1, :1, :1, :1], every / reference.dbias.numel())
@@ -130,49 +120,7 @@ def bounds(
         exact = getattr(reference, name)
         root = exact.norm() / math.sqrt(exact.numel())
         bound.certain.mul_(OWN_ERROR).add_(exact.abs().add_(root).mul_(REFERENCE_ERROR)).nan_to_num_(nan=torch.inf)
-        found[name] = replace(bound, shift=shifts[name].abs_() if name in shifts else 0.0)
     return found
-
-
-@dataclass(frozen=True)
-class _Shifted:
-    """Mean errors, minus: of out, dq (R, D) and lse (R, 1); of the terms of dk and dv (C, D), without what their own
-    sums lose."""
-
-    out: Tensor
-    lse: Tensor
-    dq: Tensor
-    dk: Tensor
-    dv: Tensor
-
-
-def _shifted(rows: Rows, found: Scores, policy: Policy) -> _Shifted:
-    """By how much is each result off in the mean where tensor cores cut off their sums? README.md, section 5b. Signed,
-    to first order: what rows add to dk and dv is added up before its size is taken."""
-    p, slope, scale = found.p, found.slope, rows.scale
-    exponent = slope * scale * _lost(rows.q, rows.k.T, policy)
-    lse = (p * exponent).sum(1, keepdim=True)
-    moved = p * (exponent - lse)  # of the weights, normalised
-    out = policy.lost(rows.out, p @ rows.v.abs(), found.terms) + moved @ rows.v
-    delta = (rows.dout * out).sum(1, keepdim=True)
-    off = rows.dout @ rows.v.T - (rows.delta if rows.dlse is None else rows.delta - rows.dlse)
-    of_ds = slope * (moved * off + p * (_lost(rows.dout, rows.v.T, policy) - delta))
-    size = scale * (p * slope * off).abs() @ rows.k.abs()
-    dq = scale * (of_ds @ rows.k) + policy.lost(rows.dq, size, found.terms)
-    return _Shifted(out, lse, dq, scale * (of_ds.T @ rows.q), moved.T @ rows.dout)
-
-
-def _lost(left: Tensor, right: Tensor, policy: Policy) -> Tensor:
-    """By how much the elements of a product of two matrices are too small in the mean."""
-    return policy.lost(left @ right, left.abs() @ right.abs(), left.shape[1])
-
-
-def _ties(dout: Tensor, v: Tensor, policy: Policy) -> tuple[bool, bool]:
-    """Whether a row of dout, and a key's value, occurs again: all of them may, where a policy is not to know."""
-    if policy.reads == "anything":
-        return True, True
-    rows, values = (len(x.unique(dim=0)) < len(x) for x in (dout, v))
-    return rows, values
 
 
 def _masked(
@@ -228,3 +176,44 @@ def _blocks(seen: Tensor, device: torch.device) -> Iterator[tuple[slice, slice, 
         visible = ((key >= mine[:, :1]) & (key < mine[:, 1:])).double()
         yield slice(first, first + rows), slice(begin, end), visible
         first += rows
+
+
+def of_sinks(
+    reference: Reference, bounds: dict[str, Bound], sinks: Tensor, dout: Tensor, policy: Policy, stored: str,
+    dlse: Tensor | None = None,
+) -> Bound:  # fmt: skip
+    """The bound of dsink = - sum over rows of exp(sink - lse) delta, (1, 1, H).
+
+    A row's term is off by the relative error of its weight, that of lse and of an exp, or where it is subnormal by half
+    of the least number, as the term itself is, and by the error of its delta = sum_d dout out, that of out and of the
+    products. Terms are summed like the others.
+
+    Args:
+        bounds: those of out and lse.
+        sinks: (H,), float64.
+        dout: (B, Sq, H, D).
+        stored: the dtype of dsink.
+        dlse: (B, H, Sq), the gradient of lse, which goes to the sink by the same weight.
+    """
+    partial = max(unit(policy.partial), unit(stored))  # autograd adds parts in the dtype of the leaf
+    u, short, products = policy.u, unit(policy.weights), unit(policy.products)
+    logits = sinks[None, :, None]
+    weights = torch.exp(logits - reference.lse)
+    size, square = dout.double().abs(), dout.double().square()
+    of_delta = (size * (bounds["out"].certain + 2 * products * reference.out.abs())).sum(-1).transpose(1, 2)
+    varies = (square * (bounds["out"].variance + products**2 * reference.out.square())).sum(-1).transpose(1, 2)
+    exponent = u * (policy.exponential + 12 * (logits.abs() + reference.lse.abs()))
+    relative = torch.expm1(bounds["lse"].certain + exponent) + 2 * short
+    pull = reference.delta.abs() + (0.0 if dlse is None else dlse.double().abs())
+    terms, least = weights * pull, underflow(policy.weights)
+    count = terms.shape[0] * terms.shape[2]
+    added = count * u + policy.pieces * partial
+    certain = (terms.abs() * (relative + added) + weights * (1 + relative) * of_delta + least * (2 + pull)).sum((0, 2))
+    scattered = terms.square() * (bounds["lse"].variance + exponent.square() / 3 + short**2)
+    scattered += least**2 * (2 + pull.square())
+    variance = SHARED * (scattered + weights.square() * varies).sum((0, 2))
+    exact = reference.dsink[0, 0]
+    variance += SHARED * policy.pieces * partial**2 * (exact.square() + terms.square().sum((0, 2)))
+    last = half_spacing(exact.abs() + certain, stored)
+    certain = certain + last + REFERENCE_ERROR * terms.abs().sum((0, 2))
+    return Bound.of(certain[None, None], (variance + last.square())[None, None])

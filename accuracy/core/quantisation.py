@@ -94,8 +94,6 @@ class Policy:
     ds_by_half: whether the dS that dq is made of is rounded to float16 before its cast (cuDNN 9 on Hopper).
     dq_by_tile: whether each tile's product is added to a float32 dq (cuDNN 9 on Hopper), whatever the flush interval.
     descending: whether tiles of keys come from the last to the first (FlashAttention-3, FlashInfer).
-    rescale_bits: a running maximum grows only if it would by more than so many powers of two (flash-attn 4: 8).
-    exp2_degree: of the polynomial that stands for 2^x on [0, 1) (flash-attn 4: 3); 0: the library's exp.
     """
 
     q: Place = NOT
@@ -123,8 +121,6 @@ class Policy:
     ds_by_half: bool = False
     dq_by_tile: bool = False
     descending: bool = False
-    rescale_bits: Annotated[float, Ge(0)] = 0.0
-    exp2_degree: FromZero = 0
 
     def __post_init__(self) -> None:
         """Raises ValueError for what no hardware or no arithmetic can mean."""
@@ -139,9 +135,8 @@ class Policy:
             if micro and form.scaled and form.name not in allowed:
                 names = ", ".join(allowed)
                 raise ValueError(f"{place}={form.name} with granularity={self.granularity}; allowed: {names}")
-        top = self.p_prescale * 2.0**self.rescale_bits
-        if self.p != NOT and not micro and top > (most := FORMATS[self.p].largest):
-            raise ValueError(f"p={self.p} with p_prescale times 2^rescale_bits = {top:g}; allowed: up to {most:g}")
+        if self.p != NOT and not micro and self.p_prescale > (most := FORMATS[self.p].largest):
+            raise ValueError(f"p={self.p} with p_prescale={self.p_prescale:g}; allowed: up to {most:g}")
         if self.accumulator_bits > FLOAT32_BITS:
             raise ValueError(f"accumulator_bits={self.accumulator_bits}; allowed: 8 to {FLOAT32_BITS} (float32's)")
         if self.flush_interval and (self.accumulator_bits == FLOAT32_BITS or self.flush_interval % STEP):
@@ -155,8 +150,6 @@ class Policy:
         if self.half_terms and self.accumulator_bits < FLOAT32_BITS:
             given_too = f"half_terms={self.half_terms} with accumulator_bits={self.accumulator_bits}"
             raise ValueError(f"{given_too}; allowed: one of them, as both say how P v is summed")
-        if self.exp2_degree not in (0, *range(2, 8)):
-            raise ValueError(f"exp2_degree={self.exp2_degree}; allowed: 0 (the library's exp), or 2 to 7")
 
     @property
     def of_rows(self) -> "Policy":
@@ -170,16 +163,15 @@ class Policy:
 
     @property
     def unit_roundoff(self) -> float:
-        """The largest of all that is rounded here, of integer formats `of_tensor`; 0: nothing is. A polynomial of
-        degree n is off by less than 2^-4n (2: 1.7e-3, 3: 1.0e-4, 4: 4.0e-6). What is cut off behind every 32 terms adds
-        up until a flush; without one it counts for 2,048 terms. Where each of 32 products of one sign is cut, half of a
-        last place is lost of each, relative to a sum that is half of the last one: about 8 last places for one. Of
-        float16 sums, 4 roundings of a tile."""
+        """The largest of all that is rounded here, of integer formats `of_tensor`; 0: nothing is. What is cut off after
+        every 32 terms adds up until a flush; without one it counts for 2,048 terms. Where each of 32 products of one
+        sign is cut, half of a last place is lost of each, relative to a sum that is half of the last one: about 8 last
+        places for one. Of float16 sums, 4 roundings of a tile."""
         formats = [FORMATS[word].of_tensor for word in self.formats.values()]
         cuts = (self.flush_interval or 2048) // STEP * (8 if self.cut_products else 1)
         half = [4 * FORMATS["float16"].unit_roundoff] if self.half_terms else []
         cut = [cuts * 2.0 ** (1 - self.accumulator_bits)] if self.accumulator_bits < FLOAT32_BITS else []
-        return max([0.0, *formats, *cut, *half, *([2.0 ** (-4 * self.exp2_degree)] if self.exp2_degree else [])])
+        return max([0.0, *formats, *cut, *half])
 
 
 def _all(word: str, **more: Any) -> Policy:

@@ -16,7 +16,7 @@ from accuracy.core.case import Case, Part, Problem
 from accuracy.core.dtype import INPUT_FORMATS, held
 from accuracy.core.quantisation import FORMATS
 from accuracy.runtime import rounding
-from accuracy.runtime.quantise import power_of_two_scaled
+from accuracy.runtime.rounding import power_of_two_scaled
 from accuracy.runtime.sharding import cut, sharding_of
 
 

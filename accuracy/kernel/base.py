@@ -1,12 +1,11 @@
 """What every kernel offers, and how its stated abilities turn into the reason why a case is unsupported.
 
-A kernel's file has `KERNEL`, a subclass of `KernelKnobs`; configs/kernel/NAME.yaml names the file, and nothing else.
+A kernel's file has `KERNEL`, a subclass of `Kernel`; configs/kernel/NAME.yaml names the file, and nothing else.
 """
 
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,59 +15,10 @@ from accuracy.core import plugins
 from accuracy.core.case import Part, Problem
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.masks import Window
-from accuracy.kernel.block.running_state import SoftmaxState
 from accuracy.kernel.block.sight import Sight
 from accuracy.runtime.dropout import Dropout
 
 Gradients = Iterable[Tensor]  # dq, dk, dv
-
-
-class Kernel(Protocol):
-    """Attention on one device. Masks: full, or causal aligned at the bottom right (Sq <= Sk).
-
-    With the feature `head_dim_v` v, out, dout and dv have another head dim than q and k.
-    With the feature `window` it also takes `window=(left, right)` with causal=False (see `accuracy.core.masks.Block`;
-    every row sees a key), with `softcap` `softcap=c`: scores become c tanh(scale q k^T / c), with `dropout`
-    `dropout=d`: weights are multiplied by `d.kept` and `d.scale`; lse is of all scores. With `attn_mask` it takes
-    `mask`, (1 or B, 1 or H, Sq, Sk): true where a key is seen, or numbers that are added to the scores; with `dbias`
-    its backward adds the gradient of these to `dbias`, (1 or B, 1 or H, 1 or Sq, 1 or Sk).
-    """
-
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """out (B, Sq, H, D) in `out_dtype` and lse (B, H, Sq), natural log, in the accumulation dtype, of q
-        (B, Sq, H, D), k and v (B, Sk, Hk, D) in one dtype; query head h reads key/value head h // (H / Hk)."""
-        ...
-
-    def backward(
-        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
-        causal: bool, gradient_dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D) in `gradient_dtype`, for out and lse over ALL keys of each query."""
-        ...
-
-
-class CarryingKernel(Kernel, Protocol):
-    """A kernel that can go on from a running state; schedules that merge partials let it, see `RunningState`."""
-
-    def carry(
-        self, state: SoftmaxState, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, begins: bool
-    ) -> None:
-        """Bring the keys k, v (B, Sk, Hk, D) into the state of the queries q (B, Sq, H, D), in place and unrounded;
-        begins: the state holds nothing yet and is not read."""
-        ...
-
-
-class FoldingKernel(Kernel, Protocol):
-    """A kernel that may do several calls as one, side by side in its batch; of others, a call stays a call."""
-
-    def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
-        """At most how many of `calls` calls on q (B, Sq, H, D), k (B, Sk, Hk, D) give the same bits as one call; so do
-        any fewer. way: forward or backward.
-
-        A kernel with `of_items(n)` returns by it one whose calls are of n items each, and may fold more of these."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -81,7 +31,7 @@ class Abilities:
     head_dim_max: int | None = None
     head_dim_multiple: int = 1
     deterministic: bool = True
-    carries: bool = False  # is a CarryingKernel
+    carries: bool = False  # has `carry`
     short_sums: bool = False  # sums 16-bit gradients in 16 bits: what another's function is not compared with
     features: tuple[str, ...] = ()  # of FEATURES
     out_only: bool = False  # returns no lse and has no backward: nothing can be merged
@@ -146,10 +96,22 @@ class How:
 
 
 @dataclass(frozen=True)
-class KernelKnobs:
-    """A kernel's knobs, which YAML sets by name, and what it can do with them. A subclass has `_forward` and
-    `_backward`, whose results are rounded to the dtype asked for here, or `build`; `_forward` alone where its abilities
-    say `out_only`."""
+class Kernel:
+    """Attention on one device: its knobs, which YAML sets by name, and what it can do with them.
+
+    A subclass has `_forward` and `_backward`, whose results are rounded to the dtype asked for here, or `build`;
+    `_forward` alone where its abilities say `out_only`. Masks: full, or causal aligned at the bottom right (Sq <= Sk).
+
+    With the feature `head_dim_v` v, out, dout and dv have another head dim than q and k. With the feature `window` it
+    also takes `window=(left, right)` with causal=False (see `accuracy.core.masks.Block`; every row sees a key), with
+    `softcap` `softcap=c`: scores become c tanh(scale q k^T / c), with `dropout` `dropout=d`: weights are multiplied by
+    `d.kept` and `d.scale`; lse is of all scores. With `attn_mask` it takes `mask`, (1 or B, 1 or H, Sq, Sk): true where
+    a key is seen, or numbers that are added to the scores; with `dbias` its backward adds the gradient of these to
+    `dbias`, (1 or B, 1 or H, 1 or Sq, 1 or Sk).
+
+    One that can go on from a running state has `carry` (see `RunningState`); one that may do several calls as one, side
+    by side in its batch, has `foldable` (see `flash_fold`); of others, a call stays a call.
+    """
 
     def abilities(self, device: str) -> Abilities:
         """What the kernel can do on `cpu` or `cuda`."""
@@ -160,8 +122,8 @@ class KernelKnobs:
         asked = getattr(self, "tf32", False) and device == "cpu"
         return f"has no tf32 on the CPU; set kernel.{kernel}.tf32=false" if asked else ""
 
-    def build(self, device: str) -> Kernel:
-        """The kernel; the knobs themselves where they have `_forward` and `_backward`."""
+    def build(self, device: str) -> "Kernel":
+        """The kernel, ready to be called; itself where it has `_forward` and `_backward`."""
         return self
 
     def scores_at_once(self, problem: Problem, device: str) -> int:
@@ -173,7 +135,8 @@ class KernelKnobs:
         window: Window | None = None, softcap: float | None = None, dropout: Dropout | None = None,
         mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """See `Kernel.forward`."""
+        """out (B, Sq, H, D) in `out_dtype` and lse (B, H, Sq), natural log, in the accumulation dtype, of q
+        (B, Sq, H, D), k and v (B, Sk, Hk, D) in one dtype; query head h reads key/value head h // (H / Hk)."""
         out, lse = self._forward(q, k, v, How(scale, causal, out_dtype, window, softcap, dropout, mask))
         return out.to(out_dtype), lse
 
@@ -182,7 +145,7 @@ class KernelKnobs:
         causal: bool, gradient_dtype: torch.dtype, window: Window | None = None, softcap: float | None = None,
         dropout: Dropout | None = None, mask: Tensor | None = None, dbias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """See `Kernel.backward`."""
+        """dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D) in `gradient_dtype`, for out and lse over ALL keys of each query."""
         how = How(scale, causal, gradient_dtype, window, softcap, dropout, mask, dbias)
         dq, dk, dv = self._backward(dout, q, k, v, out, lse, how)
         return dq.to(gradient_dtype), dk.to(gradient_dtype), dv.to(gradient_dtype)
@@ -240,7 +203,7 @@ def dtype_of(word: str, like: Tensor) -> torch.dtype:
     return dtype
 
 
-def kernel_of(part: Part) -> KernelKnobs:
+def kernel_of(part: Part) -> Kernel:
     """The kernel in a part's file, its knobs set."""
-    knobs: KernelKnobs = plugins.build_options(plugins.load(part.source), part.options)
-    return knobs
+    kernel: Kernel = plugins.build_options(plugins.load(part.source), part.options)
+    return kernel

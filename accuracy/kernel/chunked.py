@@ -12,14 +12,14 @@ from torch import Tensor
 
 from accuracy.core.case import Problem
 from accuracy.core.dtype import FORMATS
-from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, Gradients, How, KernelKnobs, dtype_of
+from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, Gradients, How, Kernel, dtype_of
 from accuracy.kernel.block import heads
 from accuracy.kernel.block.sight import Sight, dropout_mask, scores
 from accuracy.runtime import arithmetic
 
 
 @dataclass(frozen=True)
-class Chunked(KernelKnobs):
+class Chunked(Kernel):
     """query_chunk, key_chunk: the paper's; accumulator_dtype: of the running sums (out, its denominator, dq, dk, dv);
     tf32: products of float32 in TF32 (CUDA)."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.dtype import FORMATS
-from accuracy.kernel.base import ALL_DTYPES, FEATURES, SCORES_AT_ONCE, Abilities, Gradients, How, KernelKnobs, dtype_of
+from accuracy.kernel.base import ALL_DTYPES, FEATURES, SCORES_AT_ONCE, Abilities, Gradients, How, Kernel, dtype_of
 from accuracy.kernel.block.calls import part_of
 from accuracy.kernel.block.heads import by_group, by_kv_head, by_token
 from accuracy.kernel.block.sight import Sight, dropout_mask, scores
@@ -19,7 +19,7 @@ from accuracy.runtime import arithmetic, given_mask
 
 
 @dataclass(frozen=True)
-class Eager(KernelKnobs):
+class Eager(Kernel):
     """compute_dtype: of scores, softmax and products; probability_dtype: to which P and dS are rounded before they
     are multiplied (flash kernels round them to the inputs' dtype); tf32: products of float32 in TF32 (CUDA)."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.kernel.base import FLASH, NEEDS_CUDA, Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.base import FLASH, NEEDS_CUDA, Abilities, Gradients, How, Kernel
 from accuracy.kernel.block import flash_fold
 
 
@@ -32,7 +32,7 @@ def _plain(function: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class FlashAttn(KernelKnobs):
+class FlashAttn(Kernel):
     """deterministic: dq summed in a fixed order; false lets atomic adds finish as they come (flash-attn's default)."""
 
     deterministic: bool = True
@@ -52,14 +52,8 @@ class FlashAttn(KernelKnobs):
         _interface()
         return self
 
-    def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
-        """See `accuracy.kernel.base.FoldingKernel`. What adds atomically has no order that a fold could change."""
-        if way == "backward" and not self.deterministic:
-            return max(1, min(calls, flash_fold.GRID_LIMIT // q.shape[0]))
-        return flash_fold.foldable(way, calls, q, k, proven=True)
-
     def of_items(self, items: int) -> "FlashAttn":
-        """See `accuracy.kernel.base.FoldingKernel`."""
+        """The kernel that folds calls of so many items each."""
         return Folding(self.deterministic, items)
 
     def forward_split(
@@ -99,9 +93,7 @@ class Folding(FlashAttn):
     items: int = 1
 
     def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
-        """See `accuracy.kernel.base.FoldingKernel`."""
-        if q.shape[0] != self.items:
-            return super().foldable(way, calls, q, k)
+        """See `flash_fold.foldable`; calls are of `items` items each."""
         if way == "backward":
             return calls
         return flash_fold.most_told(calls, tuple(q.shape), k.shape[1], flash_fold.Device.of(q).processors)

@@ -1,22 +1,20 @@
 """FlashAttention-4 (`flash_attn.cute`, the package flash-attn-4): Hopper and Blackwell, 16-bit, compiled at first use.
 
-An optional extra. Its FP8 is forward only and wants compute capability 10 (`interface.py`: 'FP8 is only supported on
-SM100'): a row says so.
-flash-attn 2 carries an old copy of the same folder; only the package's own is taken.
+An optional extra. Its FP8, forward alone on compute capability 10, is not called. flash-attn 2 carries an old copy of
+the same folder; only the package's own is taken.
 """
 
 import importlib
 import inspect
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from accuracy.core.dtype import OneOf
 from accuracy.core.errors import one_line
-from accuracy.kernel.base import FLASH, NEEDS_CUDA, Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.base import FLASH, NEEDS_CUDA, Abilities, Gradients, How, Kernel
 
 INSTALL = "install attention-accuracy[flash4]"
 HEAD_DIM_MAX = {9: 256, 10: 128, 11: 128}  # by the compute capability's first number
@@ -38,22 +36,16 @@ def _missing() -> str:
 
 
 @dataclass(frozen=True)
-class FlashAttn4(KernelKnobs):
-    """deterministic: dq (and dk, dv of shared heads) summed in a fixed order. fp8: of operands; unsupported."""
+class FlashAttn4(Kernel):
+    """deterministic: dq (and dk, dv of shared heads) summed in a fixed order."""
 
     deterministic: bool = True
-    fp8: Annotated[str, OneOf("e4m3", "e5m2")] | None = None
 
     def abilities(self, device: str) -> Abilities:
         """bfloat16 and float16, head_dim in multiples of 8, to 256 on Hopper and 128 on Blackwell."""
         if device != "cuda":
             return Abilities(missing=NEEDS_CUDA)
         major = torch.cuda.get_device_capability()[0]
-        if self.fp8 and major != 10:
-            missing = f"has FP8 on compute capability 10 alone, this GPU has {major}; use kernel=cudnn_fp8"
-            return Abilities(missing=missing)
-        if self.fp8:
-            return Abilities(missing="has FP8 here, forward alone, which this adapter does not call; use cudnn_fp8")
         if major not in HEAD_DIM_MAX:
             missing = f"needs compute capability 9, 10 or 11, this GPU has {major}; use kernel=torch_flash"
             return Abilities(missing=missing)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 
 from accuracy.core.case import Problem
-from accuracy.kernel.base import WITHOUT_DROPOUT, Abilities, Gradients, How, KernelKnobs, gradients_by_autograd
+from accuracy.kernel.base import WITHOUT_DROPOUT, Abilities, Gradients, How, Kernel, gradients_by_autograd
 from accuracy.kernel.block import heads
 from accuracy.kernel.block.sight import Sight
 
@@ -22,7 +22,7 @@ COMPILED_SHAPES = 4096  # torch's own limit of 8 is for shapes that come by acci
 
 
 @dataclass(frozen=True)
-class FlexAttention(KernelKnobs):
+class FlexAttention(Kernel):
     """tf32: products of float32 in TF32; false: in float32. Compiled on CUDA; on the CPU the unfused form."""
 
     tf32: bool = False
@@ -51,16 +51,16 @@ class FlexAttention(KernelKnobs):
         sight = how.sight(q, k)
         function: Any = compiled() if q.is_cuda else flex.flex_attention
         precision = "'tf32'" if self.tf32 else "'ieee'"
-        out, lse = function(
+        out, aux = function(
             *heads.first(q, k, v),
             block_mask=None if sight.left is sight.right is None else _mask(sight, str(q.device)),
             score_mod=None if how.softcap is None else _cap(how.softcap),
             scale=how.scale,
             enable_gqa=q.shape[2] != k.shape[2],
             kernel_options={"FORCE_USE_FLEX_ATTENTION": True, "FLOAT32_PRECISION": precision},
-            **_asking_for_lse(),
+            return_aux=flex.AuxRequest(lse=True),
         )
-        return out.transpose(1, 2), getattr(lse, "lse", lse)
+        return out.transpose(1, 2), aux.lse
 
 
 @cache
@@ -74,11 +74,6 @@ def compiled() -> Callable[..., Any]:
             return function(*tensors, **options)
 
     return call
-
-
-def _asking_for_lse() -> dict[str, Any]:
-    """return_aux since torch 2.9, return_lse before."""
-    return {"return_aux": flex.AuxRequest(lse=True)} if hasattr(flex, "AuxRequest") else {"return_lse": True}
 
 
 @lru_cache(maxsize=16)

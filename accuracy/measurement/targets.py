@@ -19,14 +19,13 @@ from accuracy.core.dtype import tensor_dtype
 from accuracy.core.masks import whole_blocks
 from accuracy.inputs.drawing import Inputs
 from accuracy.kernel.base import kernel_of
-from accuracy.kernel.block import calls, sink
+from accuracy.kernel.block import calls
 from accuracy.measurement import compute_device
 from accuracy.measurement.distance import Target, distance
 from accuracy.measurement.metrics import Sums, rounding_sums
 from accuracy.reference.float64 import Reference
 from accuracy.results.table import ALL_TENSORS
-from accuracy.runtime.quantise import quantise
-from accuracy.runtime.rounding import round_to
+from accuracy.runtime.rounding import quantise, round_to
 from accuracy.runtime.sharding import cut, sharding_of
 from accuracy.simulate.program import build_kernel, scores_of
 from accuracy.variant.base import schedule_of
@@ -100,8 +99,8 @@ class Targets:
                 lambda block: calls.forward(kernel, scores, block, q, k, v, dtype), blocks, q, k
             )
             sinks = problem.sink_logits
-            out, lse = sink.apply(out, lse, sinks) if sinks else (out, lse)
-            dsink = sink.gradient(dout, out, lse, sinks) if sinks else None
+            out, lse = calls.apply_sinks(out, lse, sinks) if sinks else (out, lse)
+            dsink = calls.sink_gradient(dout, out, lse, sinks) if sinks else None
             gradients: Results = (None, None, None)
             if lse is not None:  # of a kernel that has a backward
                 gradients = calls.backward_rows(

@@ -25,7 +25,7 @@ from accuracy.measurement.pipeline import position_bins
 from accuracy.measurement.reruns import run_alone
 from accuracy.measurement.targets import Named, Targets
 from accuracy.paths import drift
-from accuracy.runtime.quantise import by_heads
+from accuracy.runtime.rounding import by_heads
 from accuracy.runtime.sharding import cut, sharding_of, token_map
 
 KEPT_BYTES = 2**28

@@ -275,14 +275,10 @@ def settings_restored() -> Iterator[None]:
 @contextmanager
 def random_state_restored() -> Iterator[None]:
     """The states of torch's, numpy's and Python's generators are afterwards as before."""
-    on_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    gpus = torch.cuda.get_rng_state_all() if on_cuda else []
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before[0])
-        np.random.set_state(before[1])
-        random.setstate(before[2])
-        if gpus:
-            torch.cuda.set_rng_state_all(gpus)
+    numpys, pythons = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()):
+        try:
+            yield
+        finally:
+            np.random.set_state(numpys)
+            random.setstate(pythons)

@@ -19,18 +19,11 @@ MODULES = (
 )  # fmt: skip
 CLASSES = torch.Tensor, torch.nn.Module, torch.autograd.Function
 SMALLEST = 2.0**-1074
-USUAL_LIMIT, COMPILERS_LIMIT = 1000, 2000
 
 
 def _hooks() -> tuple[int, ...]:
     names = [name for name in vars(torch.nn.modules.module) if name.startswith("_global_") and name.endswith("hooks")]
     return tuple(len(getattr(torch.nn.modules.module, name)) for name in names)
-
-
-def _recursion_limit() -> int:
-    """2,000, to which torch's compiler raises it, is as Python's own."""
-    limit = sys.getrecursionlimit()
-    return USUAL_LIMIT if limit == COMPILERS_LIMIT else limit
 
 
 STATES: dict[str, Callable[[], Any]] = {
@@ -43,7 +36,6 @@ STATES: dict[str, Callable[[], Any]] = {
     "hooks of saved tensors": lambda: bool(torch._C._autograd._top_saved_tensors_default_hooks(True)),
     "numbers below the normal ones": lambda: bool(torch.tensor(SMALLEST, dtype=torch.float64) * 1 > 0),
     "blocked signals": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []),
-    "the recursion limit": _recursion_limit,
 }  # fmt: skip
 """What is compared beside replaced functions, by what it is called where it differs."""
 

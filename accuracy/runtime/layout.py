@@ -5,8 +5,7 @@
 `CAPTURED`: of calls of a live model, tensor by tensor: bshd, bhsd, sbhd (sequence first), and thd, packed documents.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,64 +14,39 @@ from torch import Tensor
 from accuracy.core.errors import WrongResult
 from accuracy.runtime.arguments import OF_SLICES
 
-
-@dataclass(frozen=True)
-class Layout:
-    """arguments: what the callable gets for q (B, S, H, D), k, v (B, S, Hk, D), and the borders of documents, of which
-    packed sequences alone tell; out, lse: its results made ours, with the batch size."""
-
-    arguments: Callable[[Tensor, Tensor, Tensor, Sequence[int]], tuple[tuple[Tensor, ...], dict[str, Any]]]
-    out: Callable[[Tensor, int], Tensor]
-    lse: Callable[[Tensor, int], Tensor]
+PACKED = ("thd", "varlen", "thd_whole")
+"""Packed sequences, out (T, H, D), lse (H, T); thd_whole: over ranks, where each is told of all of them."""
+LAYOUTS = ("bshd", "bhsd", "sbhd", "kvpacked", "qkvpacked", *PACKED)
+CAPTURED = ("bshd", "bhsd", "sbhd", "thd")
+SWAPPED = {"bhsd": (1, 2), "sbhd": (0, 1)}
+"""By layout, the dimensions of (B, S, heads, D) that change places."""
 
 
-def _same(x: Tensor, batch: int) -> Tensor:
-    return x
-
-
-def _packed_sequences(
-    q: Tensor, k: Tensor, v: Tensor, documents: Sequence[int]
+def laid_out(
+    layout: str, q: Tensor, k: Tensor, v: Tensor, documents: Sequence[int]
 ) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-    """The batch's sequences, or its documents, one behind the other: (T, heads, D) and where each begins."""
+    """What a callable gets for q (B, S, H, D), k, v (B, S, Hk, D), and the borders of documents, of which packed
+    sequences alone tell: the batch's sequences, or its documents, one behind the other, and where each begins."""
+    if layout == "kvpacked":
+        return (q, torch.stack((k, v), dim=2)), {}
+    if layout == "qkvpacked":
+        return (torch.stack((q, k, v), dim=2),), {}
+    if layout not in PACKED:
+        return tuple(arranged(x, layout) for x in (q, k, v)), {}
     batch, length = q.shape[:2]
     inner = torch.tensor(documents or (0, length), dtype=torch.int32)
     borders = torch.cat([inner[:1], *(inner[1:] + item * length for item in range(batch))]).to(q.device)
     told = {"cu_seqlens": borders, "cu_seqlens_padded": borders, "max_seqlen": int(inner.diff().max())}
-    return tuple(x.flatten(0, 1) for x in (q, k, v)), told | dict(
-        zip(OF_SLICES, (slice(0, batch * length), 1), strict=True)
-    )
+    slices = dict(zip(OF_SLICES, (slice(0, batch * length), 1), strict=True))
+    return tuple(x.flatten(0, 1) for x in (q, k, v)), told | slices
 
 
 def called_with(layout: str) -> tuple[int, Iterable[str]]:
     """How many tensors a function in a layout is given, and by which words it is told more."""
     one = torch.zeros(1, 1, 1, 1)
-    tensors, words = LAYOUTS[layout].arguments(one, one, one, ())
+    tensors, words = laid_out(layout, one, one, one, ())
     return len(tensors), words
 
-
-PACKED = ("thd", "varlen", "thd_whole")
-"""Packed sequences; thd_whole: over ranks, where each is told of all of them."""
-_VARLEN = Layout(  # out (T, H, D), lse (H, T)
-    _packed_sequences,
-    lambda out, batch: out.unflatten(0, (batch, -1)),
-    lambda lse, batch: lse.unflatten(1, (batch, -1)).transpose(0, 1),
-)
-LAYOUTS = {
-    "bshd": Layout(lambda q, k, v, _: ((q, k, v), {}), _same, _same),
-    "bhsd": Layout(
-        lambda *given: (tuple(x.transpose(1, 2).contiguous() for x in given[:3]), {}),
-        lambda out, batch: out.transpose(1, 2),
-        _same,
-    ),
-    "sbhd": Layout(
-        lambda *given: (tuple(x.transpose(0, 1).contiguous() for x in given[:3]), {}),
-        lambda out, batch: out.transpose(0, 1),
-        _same,
-    ),
-    "kvpacked": Layout(lambda q, k, v, _: ((q, torch.stack((k, v), dim=2)), {}), _same, _same),
-    "qkvpacked": Layout(lambda q, k, v, _: ((torch.stack((q, k, v), dim=2),), {}), _same, _same),
-    **dict.fromkeys(PACKED, _VARLEN),
-}
 
 EXPECTED = "expected out or (out, lse)"
 
@@ -100,8 +74,10 @@ def returned(result: Any, layout: str, q: Tensor, width: int) -> tuple[Tensor, T
         raise WrongResult(f"out came as {_word(out)}, expected {_word(q)}")
     if lse is not None and not lse.dtype.is_floating_point:
         raise WrongResult(f"lse came as {_word(lse)}, expected float32, or the dtype that it is computed in")
-    batch = q.shape[0]
-    return LAYOUTS[layout].out(out, batch), None if lse is None else LAYOUTS[layout].lse(lse.detach(), batch)
+    if layout not in PACKED:
+        return canonical(out, layout), None if lse is None else lse.detach()
+    out = out.unflatten(0, (len(q), -1))
+    return out, None if lse is None else lse.detach().unflatten(1, (len(q), -1)).transpose(0, 1)
 
 
 def _shapes(layout: str, of_out: tuple[int, int, int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -109,8 +85,7 @@ def _shapes(layout: str, of_out: tuple[int, int, int, int]) -> tuple[tuple[int, 
     batch, length, heads, dim = of_out
     if layout in PACKED:
         return (batch * length, heads, dim), (heads, batch * length)
-    out = {"bhsd": (batch, heads, length, dim), "sbhd": (length, batch, heads, dim)}
-    return out.get(layout, (batch, length, heads, dim)), (batch, heads, length)
+    return tuple(arranged(torch.empty(of_out, device="meta"), layout).shape), (batch, heads, length)
 
 
 def _word(x: Tensor) -> str:
@@ -121,16 +96,11 @@ def _named(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__module__}.{type(value).__name__}".replace("builtins.", "")
 
 
-CAPTURED = ("bshd", "bhsd", "sbhd", "thd")
-
-
 def canonical(x: Tensor, layout: str) -> Tensor:
     """A view (B, S, heads, D). thd: packed documents, one batch; bhsd also without its batch."""
-    if layout == "thd":
-        return x.unsqueeze(0)
-    if layout == "bhsd":
-        return (x.unsqueeze(0) if x.dim() == 3 else x).transpose(1, 2)
-    return x.transpose(0, 1) if layout == "sbhd" else x
+    if layout == "thd" or (layout == "bhsd" and x.dim() == 3):
+        x = x.unsqueeze(0)
+    return x.transpose(*SWAPPED[layout]) if layout in SWAPPED else x
 
 
 def fits(x: Tensor, layout: str) -> bool:
@@ -167,6 +137,4 @@ def unpacked(tensors: dict[str, Tensor], layout: str) -> dict[str, Tensor]:
 
 def arranged(x: Tensor, layout: str) -> Tensor:
     """(B, S, heads, D) as a function takes it."""
-    if layout == "bhsd":
-        return x.transpose(1, 2).contiguous()
-    return x.transpose(0, 1).contiguous() if layout == "sbhd" else x[0] if layout == "thd" else x
+    return x.transpose(*SWAPPED[layout]).contiguous() if layout in SWAPPED else x[0] if layout == "thd" else x

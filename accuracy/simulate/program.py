@@ -13,7 +13,7 @@ from accuracy.core.case import Case
 from accuracy.core.dtype import accumulation_dtype
 from accuracy.core.sharding import lengths_of
 from accuracy.kernel.base import Kernel, kernel_of
-from accuracy.kernel.block import sink
+from accuracy.kernel.block import calls
 from accuracy.kernel.block.calls import Scores
 from accuracy.runtime import device, given_mask
 from accuracy.runtime.dropout import Dropout
@@ -104,19 +104,19 @@ class Work:
         if not self.case.problem.sink_logits or schedule.own_sinks:
             return gradients
         (parts,) = await world.all_gather([self.dsink(dout, forwarded)])
-        return *gradients, sink.total(parts.unbind())
+        return *gradients, calls.sink_total(parts.unbind())
 
     def with_sinks(self, forwarded: Results) -> Results:
         """What a schedule returned, out and lse with the case's sinks."""
         out, lse, *others = forwarded
         own = schedule_of(self.case.variant.forward).own_sinks
         sinks = () if own else self.case.problem.sink_logits
-        return (*sink.apply(out, lse, sinks), *others) if sinks else forwarded  # type: ignore[arg-type]
+        return (*calls.apply_sinks(out, lse, sinks), *others) if sinks else forwarded  # type: ignore[arg-type]
 
     def dsink(self, dout: Tensor, forwarded: Results) -> Tensor:
         """A rank's share of the gradient of the sinks."""
         out, lse, *_ = forwarded
-        return sink.gradient(dout, out, lse, self.case.problem.sink_logits)  # type: ignore[arg-type]
+        return calls.sink_gradient(dout, out, lse, self.case.problem.sink_logits)  # type: ignore[arg-type]
 
     def part(self, way: str, world: World) -> tuple[Schedule, Rank]:
         """The schedule of `forward` or `backward`, and what it is given."""
@@ -202,7 +202,7 @@ def backward(work: Work, forwarded: Sequence[Results]) -> list[Results]:
     shards: list[Any] = [(dout, q, k, v, *outs) for (q, k, v, dout), outs in zip(work.shards, forwarded, strict=True)]
     found = _batched("backward", batched.backward_of, work, shards)
     if found is not None and work.case.problem.sink_logits:
-        total = sink.total([work.dsink(each[3], outs) for each, outs in zip(work.shards, forwarded, strict=True)])
+        total = calls.sink_total([work.dsink(each[3], outs) for each, outs in zip(work.shards, forwarded, strict=True)])
         return [(*gradients, total) for gradients in found]
     if found is not None:
         return found

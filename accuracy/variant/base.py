@@ -17,8 +17,8 @@ from accuracy.core.quantisation import FORMATS
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.block import calls
 from accuracy.kernel.block.calls import Scores
-from accuracy.kernel.block.running_state import RunningState
-from accuracy.runtime.quantise import by_heads
+from accuracy.kernel.block.running_state import RunningState, SoftmaxState
+from accuracy.runtime.rounding import by_heads
 from accuracy.runtime.sharding import token_map
 from accuracy.variant.join import Accumulator, Running
 from accuracy.world.base import Results, Tensors, World
@@ -95,7 +95,7 @@ class Rank:
         one."""
         carry = getattr(self.kernel, "carry", None)
         if carry is not None:
-            return RunningState(carry, q)
+            return RunningState(carry, q, SoftmaxState.empty(q))
         return Running.empty(self.unfilled(q), self.place("out_accumulator"), self.place("lse"), self.precision.merge)
 
     def unfilled(self, q: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ from accuracy.core.sharding import SHARDINGS, UNEVEN, lengths_of
 from accuracy.runtime import arguments, arithmetic
 from accuracy.runtime.arguments import OF_PROBLEMS, mask_names, named, names, parameters, requires, takes, uncallable
 from accuracy.runtime.collectives import may_share, shared
-from accuracy.runtime.layout import LAYOUTS, PACKED, called_with, returned
+from accuracy.runtime.layout import LAYOUTS, PACKED, called_with, laid_out, returned
 from accuracy.variant.base import WROTE, Rank, Schedule
 from accuracy.world.base import Results
 from accuracy.world.documents import packed, uncut
@@ -102,7 +102,7 @@ def attend(
 
     def result_of(tensors: Mapping[str, Tensor]) -> Any:
         own = [x if over_ranks is None else over_ranks.moved(x) for x in (tensors[name] for name in "qkv")]
-        given, keywords = LAYOUTS[layout_name].arguments(own[0], own[1], own[2], () if over_ranks else documents)
+        given, keywords = laid_out(layout_name, own[0], own[1], own[2], () if over_ranks else documents)
         keywords |= {name: x for name, x in tensors.items() if name not in "qkv"}
         told = named(fn, {**how, "grouped": grouped, **keywords, **(over_ranks.words if over_ranks else {})})
         for word, value in (over_ranks.of_keys if over_ranks else {}).items():

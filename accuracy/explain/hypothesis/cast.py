@@ -28,7 +28,7 @@ from accuracy.explain.hypothesis.base import (
 from accuracy.explain.hypothesis.blocks import contributions
 from accuracy.explain.hypothesis.merge import CHUNKS, Formula, blocks_of, merged, orders, right
 from accuracy.results.table import SUM
-from accuracy.runtime.quantise import quantise
+from accuracy.runtime.rounding import quantise
 
 STAGES = {
     "scores": "the scores are", "weights": "P of the forward is", "backward_weights": "P of the backward is",

@@ -1,7 +1,8 @@
-"""A kernel on blocks of a sequence: the one place where a block's mask and the scores' form become its arguments."""
+"""A kernel on blocks of a sequence: where a block's mask and the scores' form become its arguments; and sinks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -105,3 +106,33 @@ def _by_row(blocks: Sequence[Block], rows: int) -> list[Block]:
     if [block.query.start for block in blocks] + [rows] != [0] + [block.query.stop for block in blocks]:
         raise RuntimeError(f"rows of {blocks} are not each of {rows} rows once")
     return blocks
+
+
+def apply_sinks(out: Tensor, lse: Tensor, sinks: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """out (B, S, H, D) and lse (B, H, S) with attention sinks: a logit of each head that takes part in the softmax and
+    has no value. In their dtypes; sinks: one a head.
+
+    With z = ln(exp(lse) + exp(sink)), out becomes exp(lse - z) out and lse becomes z, as models do over kernels that
+    know no sinks (the rescaled out is rounded once more). A backward that takes out and lse as given needs no change.
+    """
+    joint = torch.logaddexp(lse, _by_head(sinks, lse))
+    share = torch.exp(lse - joint).transpose(1, 2).unsqueeze(-1)
+    return (out.to(lse.dtype) * share).to(out.dtype), joint
+
+
+def sink_gradient(dout: Tensor, out: Tensor, lse: Tensor, sinks: Sequence[float]) -> Tensor:
+    """dsink = - sum exp(sink - lse) sum_d dout out, (1, 1, H), of these tokens, for out and lse after `apply_sinks`, in
+    the accumulation dtype."""
+    dtype = dtype_of("accumulate", dout)
+    delta = (dout.to(dtype) * out.to(dtype)).sum(-1).transpose(1, 2)
+    share = torch.exp(_by_head(sinks, lse) - lse).to(dtype)
+    return -(share * delta).sum((0, 2))[None, None]
+
+
+def sink_total(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of all ranks' dsink, in rank order."""
+    return reduce(Tensor.add, parts)
+
+
+def _by_head(sinks: Sequence[float], lse: Tensor) -> Tensor:
+    return torch.tensor(sinks, dtype=lse.dtype, device=lse.device)[:, None]

@@ -33,12 +33,12 @@ class Device(NamedTuple):
         return cls(about.multi_processor_count, about.shared_memory_per_multiprocessor >= ROOMY)
 
 
-def foldable(way: str, calls: int, q: Tensor, k: Tensor, proven: bool = False) -> int:
-    """See `accuracy.kernel.base.FoldingKernel`. proven: whether the caller compares bits; without it the tiles are
-    taken for the smaller ones, which can only tell apart what is alike."""
+def foldable(way: str, calls: int, q: Tensor, k: Tensor) -> int:
+    """At most how many of `calls` calls on q (B, Sq, H, D), k (B, Sk, Hk, D) give the same bits as one call; so do any
+    fewer. way: forward or backward. The tiles are taken for the smaller ones, which can only tell apart what is alike.
+    A kernel with `of_items(n)` returns by it one whose calls are of n items each, and may fold more of these."""
     batch, rows, heads, dim = q.shape
-    device = Device.of(q)
-    return most(way, calls, (batch, rows, heads, dim), k.shape[1], device._replace(roomy=proven and device.roomy))
+    return most(way, calls, (batch, rows, heads, dim), k.shape[1], Device.of(q)._replace(roomy=False))
 
 
 @lru_cache(maxsize=4096)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,17 +26,11 @@ class SoftmaxState:
     row_sum: Tensor
 
     @classmethod
-    def unwritten(cls, q: Tensor) -> "SoftmaxState":
-        """Memory for queries q (B, S, H, D), for a kernel that begins all of its rows."""
-        shapes = q.shape, *2 * [(q.shape[0], q.shape[2], q.shape[1])]
-        return cls(*(torch.empty(shape, dtype=torch.float32, device=q.device) for shape in shapes))
-
-    def cleared(self) -> "SoftmaxState":
-        """Return the same memory as the state of rows that have seen no keys."""
-        self.accumulator.zero_()
-        self.row_max.fill_(-torch.inf)
-        self.row_sum.zero_()
-        return self
+    def empty(cls, q: Tensor) -> "SoftmaxState":
+        """The state of queries q (B, S, H, D) that have seen no keys."""
+        row_sum = torch.zeros(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32, device=q.device)
+        accumulator = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+        return cls(accumulator, torch.full_like(row_sum, -torch.inf), row_sum)
 
     def part(self, items: slice = slice(None), rows: slice = slice(None)) -> "SoftmaxState":
         """The state of some items of the batch and some rows, in the same memory."""
@@ -52,36 +47,22 @@ class SoftmaxState:
 
 @dataclass
 class RunningState:
-    """The running state of a rank's queries q (B, S, H, D), as blocks arrive. carry: the kernel's own; memory: where
-    the state is to be once it begins, or None."""
+    """The running state of a rank's queries q (B, S, H, D), as blocks arrive. carry: the kernel's own."""
 
     carry: Callable[..., None]
     q: Tensor
-    state: SoftmaxState | None = None
-    memory: SoftmaxState | None = None
+    state: SoftmaxState
+    progress: ClassVar[bool] = True  # a state that has seen nothing is gone on from like any other
 
     def add(self, block: Block, k: Tensor, v: Tensor, scale: float) -> None:
-        """Go on over a block's keys: k, v (B, S', Hk, D). A first block of all rows finds no state and reads none."""
-        begins = self.state is None and block.query == slice(0, self.q.shape[1])
-        if self.state is None:
-            memory = SoftmaxState.unwritten(self.q) if self.memory is None else self.memory
-            self.state = memory if begins else memory.cleared()
+        """Go on over a block's keys: k, v (B, S', Hk, D)."""
         rows = self.state.part(rows=block.query)
-        self.carry(rows, self.q[:, block.query], k, v, scale=scale, causal=block.causal, begins=begins)
+        self.carry(rows, self.q[:, block.query], k, v, scale=scale, causal=block.causal)
 
     def result(self, out_dtype: torch.dtype, lse_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """out (B, S, H, D) and lse (B, H, S), each rounded once; 0 and -inf where no block was seen."""
-        state = SoftmaxState.unwritten(self.q).cleared() if self.state is None else self.state
-        return state.result(out_dtype, lse_dtype)
-
-    @property
-    def progress(self) -> bool:
-        """Whether the state has begun."""
-        return self.state is not None
+        return self.state.result(out_dtype, lse_dtype)
 
     def part(self, items: slice, progress: bool) -> "RunningState":
-        """The state of some items of the batch, in the memory of the whole; progress: that of the items."""
-        if self.memory is None:
-            self.memory = SoftmaxState.unwritten(self.q)
-        memory = self.memory.part(items)
-        return RunningState(self.carry, self.q[items], memory if progress else None, memory)
+        """The state of some items of the batch, in the memory of the whole."""
+        return RunningState(self.carry, self.q[items], self.state.part(items))

@@ -4,11 +4,10 @@ What is quantised at once is quantised before the loops (q, k, v, dout); weights
 tile, when they are made. Products are of the cast values, in the accumulation dtype, but for `accumulator_bits`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,9 +16,7 @@ from accuracy.kernel.base import Gradients, How, dtype_of
 from accuracy.kernel.block import heads
 from accuracy.kernel.block.sight import of_products
 from accuracy.kernel.lowp.tensor_core import Factor, Sum, factor, factor_of_weights, product
-from accuracy.runtime.quantise import quantise, rotation
-
-LOG2_E = 1.4426950408889634
+from accuracy.runtime.rounding import quantise, rotation
 
 
 @dataclass(frozen=True)
@@ -106,14 +103,12 @@ def forward(block: Block) -> tuple[Tensor, Tensor]:
     largest = block.query.new_full((*shape, 1), -torch.inf)
     total = torch.zeros_like(largest)
     sums = Sum(policy, block.query.new_zeros(*shape, block.v.shape[-1]))
-    least = policy.rescale_bits / LOG2_E
     for rows, columns, hidden in block.tiles():
         found, _ = block.scores(queries.rows(rows), keys.rows(columns), rows, hidden)
         before = largest[..., rows, :]
         grown = torch.maximum(before, found.amax(-1, keepdim=True))
-        grown = torch.where((grown - before > least) | (before == -torch.inf), grown, before)
         base = grown.masked_fill(grown == -torch.inf, 0.0)  # a row may see nothing of its first tile
-        weights, rescale = _exp(found - base, policy), _exp(before - base, policy)
+        weights, rescale = torch.exp(found - base), torch.exp(before - base)
         total[..., rows, :] = total[..., rows, :] * rescale + weights.sum(-1, keepdim=True)
         sums.rescale(rows, rescale)
         sums.add(rows, factor_of_weights(weights, policy.of_rows), values.rows(columns))
@@ -125,91 +120,48 @@ def forward(block: Block) -> tuple[Tensor, Tensor]:
 def backward(block: Block, dout: Tensor, out: Tensor, lse: Tensor) -> Gradients:
     """dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D) in the accumulation dtype, for out and lse over all keys."""
     policy, group = block.policy, block.k.shape[2]
-    dout_rows, out_rows = (heads.by_group(x, group, block.compute) for x in (dout, out))
-    cast = factor(dout_rows, policy.do, policy.of_rows)
-    of_delta = cast.values * cast.scale if policy.delta_of_cast else dout_rows
-    pass_ = Backward(
-        block, block.queries(), block.keys(), block.values(axis=-1), cast, (of_delta * out_rows).sum(-1, keepdim=True),
-        lse.to(block.compute).unflatten(1, (group, -1)).unsqueeze(-1),
-    )  # fmt: skip
-    return pass_.gradients(dout_rows)
+    dout, out = (heads.by_group(x, group, block.compute) for x in (dout, out))
+    normaliser = lse.to(block.compute).unflatten(1, (group, -1)).unsqueeze(-1)
+    queries, keys, values = block.queries(), block.keys(), block.values(axis=-1)
+    cast = factor(dout, policy.do, policy.of_rows)
+    delta = ((cast.values * cast.scale if policy.delta_of_cast else dout) * out).sum(-1, keepdim=True)
 
-
-@dataclass(frozen=True)
-class Backward:
-    """What every tile of a backward needs, head-first; queries, keys, values and dout are cast along the head dim."""
-
-    block: Block
-    queries: Factor
-    keys: Factor
-    values: Factor
-    dout: Factor
-    delta: Tensor
-    lse: Tensor
-
-    def gradients(self, dout: Tensor) -> Gradients:
-        """dout: unrounded, for casts along the tokens."""
-        block, policy = self.block, self.block.policy
-        queries, keys = block.queries(axis=-2), block.keys(axis=-2)
-        cast_dout = factor(dout, policy.do, policy.of_rows, axis=-2)
-        largest = self._largest()
-        dquery, common = Sum(replace(policy, half_terms=0), torch.zeros_like(block.query)), torch.zeros_like(self.delta)
-        dkey, dvalue = torch.zeros_like(self.keys.values), torch.zeros_like(self.values.values)
-        for rows, columns, weights, slope in self._tiles():
-            along_keys = self._cast(slope, largest, -1, policy.ds_by_half)
-            along_rows = self._cast(slope, largest, -2)
-            dquery.add(rows, along_keys, keys.rows(columns))
-            if policy.dq_by_tile:
-                dquery.flush()
-            if block.mean_key is not None:
-                common[..., rows, :] += slope.sum(-1, keepdim=True)
-            of_rows = product(policy, along_rows.mT, queries.rows(rows))
-            dkey[..., columns, :] = block.turned_back(of_rows.sum(2, keepdim=True))
-            cast = factor_of_weights(weights, policy.of_rows, axis=-2)
-            dvalue[..., columns, :] = product(policy, cast.mT, cast_dout.rows(rows)).sum(2, keepdim=True)
-        scale, dq = block.how.scale, block.turned_back(dquery.value())
-        if block.mean_key is not None:  # 0 in exact arithmetic over all keys, but not over a ring's block of them
-            dq = dq + common * block.mean_key
-        return (block.result("dq", dq * scale), block.result("dk", dkey * scale), block.result("dv", dvalue))
-
-    def _tiles(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+    def tiles() -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
         """Rows, keys, weights and unrounded gradients of scores."""
-        policy = self.block.policy
-        for rows, columns, hidden in self.block.tiles():
-            found, slope_of_cap = self.block.scores(self.queries.rows(rows), self.keys.rows(columns), rows, hidden)
-            weights = _exp(found - self.lse[..., rows, :], policy)
-            dweights = product(policy, self.dout.rows(rows), self.values.rows(columns).mT)
-            slope = (dweights - self.delta[..., rows, :]) * weights
+        for rows, columns, hidden in block.tiles():
+            found, slope_of_cap = block.scores(queries.rows(rows), keys.rows(columns), rows, hidden)
+            weights = torch.exp(found - normaliser[..., rows, :])
+            dweights = product(policy, cast.rows(rows), values.rows(columns).mT)
+            slope = (dweights - delta[..., rows, :]) * weights
             yield rows, columns, weights, slope if slope_of_cap is None else slope * slope_of_cap
 
-    def _largest(self) -> Tensor | None:
-        """The largest gradient of a score, of the tensor or of each head, where one scale is to serve all tiles."""
-        policy = self.block.policy
-        if policy.ds == NOT or policy.granularity not in ("tensor", "head"):
-            return None
-        dims = {"tensor": (0, 1, 2, 3, 4), "head": (3, 4)}[policy.granularity]
-        found = [slope.abs().amax(dims, keepdim=True) for _, _, _, slope in self._tiles()]
-        return torch.stack(found).amax(0) if found else None
-
-    def _cast(self, slope: Tensor, largest: Tensor | None, axis: int, by_half: bool = False) -> Factor:
-        policy = self.block.policy
-        return factor(slope, policy.ds, policy.of_rows, axis, largest, by_half)
-
-
-def _exp(x: Tensor, policy: Policy) -> Tensor:
-    """e^x, by a polynomial on [0, 1) where the policy has one, by Horner's rule."""
-    if not policy.exp2_degree:
-        return torch.exp(x)
-    bits = (x * LOG2_E).clamp_(min=-1000.0)
-    whole = bits.floor()
-    part, result = bits - whole, torch.zeros_like(bits)
-    for coefficient in reversed(_coefficients(policy.exp2_degree)):
-        result = result * part + coefficient
-    return torch.where(x == -torch.inf, 0.0, result * torch.exp2(whole))
+    largest = _largest(policy, (slope for *_, slope in tiles()))
+    tokens, of_keys = block.queries(axis=-2), block.keys(axis=-2)  # cast along the tokens, as is dout
+    cast_dout = factor(dout, policy.do, policy.of_rows, axis=-2)
+    dquery, common = Sum(replace(policy, half_terms=0), torch.zeros_like(block.query)), torch.zeros_like(delta)
+    dkey, dvalue = torch.zeros_like(keys.values), torch.zeros_like(values.values)
+    for rows, columns, weights, slope in tiles():
+        along_keys = factor(slope, policy.ds, policy.of_rows, -1, largest, policy.ds_by_half)
+        along_rows = factor(slope, policy.ds, policy.of_rows, -2, largest)
+        dquery.add(rows, along_keys, of_keys.rows(columns))
+        if policy.dq_by_tile:
+            dquery.flush()
+        if block.mean_key is not None:
+            common[..., rows, :] += slope.sum(-1, keepdim=True)
+        of_rows = product(policy, along_rows.mT, tokens.rows(rows))
+        dkey[..., columns, :] = block.turned_back(of_rows.sum(2, keepdim=True))
+        probabilities = factor_of_weights(weights, policy.of_rows, axis=-2)
+        dvalue[..., columns, :] = product(policy, probabilities.mT, cast_dout.rows(rows)).sum(2, keepdim=True)
+    scale, dq = block.how.scale, block.turned_back(dquery.value())
+    if block.mean_key is not None:  # 0 in exact arithmetic over all keys, but not over a ring's block of them
+        dq = dq + common * block.mean_key
+    return block.result("dq", dq * scale), block.result("dk", dkey * scale), block.result("dv", dvalue)
 
 
-@cache
-def _coefficients(degree: int) -> tuple[float, ...]:
-    """Coefficients of the polynomial through 2^x at Chebyshev's points on [0, 1], from the constant one up."""
-    points = (np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1)) + 1) / 2
-    return tuple(np.linalg.solve(np.vander(points, increasing=True), np.exp2(points)).tolist())
+def _largest(policy: Policy, slopes: Iterable[Tensor]) -> Tensor | None:
+    """The largest gradient of a score, of the tensor or of each head, where one scale is to serve all tiles."""
+    if policy.ds == NOT or policy.granularity not in ("tensor", "head"):
+        return None
+    dims = {"tensor": (0, 1, 2, 3, 4), "head": (3, 4)}[policy.granularity]
+    found = [slope.abs().amax(dims, keepdim=True) for slope in slopes]
+    return torch.stack(found).amax(0) if found else None

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from accuracy.core.dtype import OneOf
 from accuracy.core.quantisation import FORMATS, POLICIES, Policy
-from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs, package_missing, square
+from accuracy.kernel.base import Abilities, Gradients, How, Kernel, package_missing, square
 from accuracy.kernel.lowp.operand import cast
 
 HOPPER_HEAD_DIM = 128
@@ -33,7 +33,7 @@ Graph = tuple[Any, dict[str, Any], list[Any]]  # the graph, its inputs by name, 
 
 
 @dataclass(frozen=True)
-class CudnnFp8(KernelKnobs):
+class CudnnFp8(Kernel):
     """policy: by name; its emulation is `quantised` with the same one."""
 
     policy: Annotated[str, OneOf("cudnn_e4m3", "cudnn_e5m2")] = "cudnn_e4m3"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.quantisation import FORMATS, Policy
-from accuracy.runtime.quantise import rotation, scales_of
+from accuracy.runtime.rounding import rotation, scales_of
 
 DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 ALIGNED = 16

@@ -12,12 +12,12 @@ from torch import Tensor
 from accuracy.core.case import Problem
 from accuracy.core.dtype import FromZero, OneOf, Whole
 from accuracy.core.quantisation import NOT, POLICIES, Policy, policy_of
-from accuracy.kernel.base import ALL_DTYPES, WITHOUT_DROPOUT, Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.base import ALL_DTYPES, WITHOUT_DROPOUT, Abilities, Gradients, How, Kernel
 from accuracy.kernel.lowp import attention, tensor_core
 
 
 @dataclass(frozen=True)
-class Quantised(KernelKnobs):
+class Quantised(Kernel):
     """policy: by name; key_chunk: keys of a tile of the online softmax; backward_chunk: of the backward, 0: as many."""
 
     policy: Annotated[str, OneOf(*POLICIES)] = NOT

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from accuracy.core.quantisation import FLOAT32_BITS, FORMATS, STEP, Policy
-from accuracy.kernel.triton.available import cut_sums
-from accuracy.runtime import quantise as casts
-from accuracy.runtime.quantise import power_of_two
+from accuracy.kernel.triton.available import one_pass
+from accuracy.runtime import rounding as casts
+from accuracy.runtime.rounding import power_of_two
 
 NOTHING = -90
 """The exponent of 0: below all that is added."""
@@ -163,8 +163,8 @@ def _cut_sum(total: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
 
 
 def _cut_each(total: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
-    if total.dtype == torch.float32 and (quick := cut_sums(total)):
-        return quick.added(total, left.values, right.values, (left.least, right.least), bits)
+    if total.is_cuda and total.dtype == torch.float32 and (quick := one_pass()):
+        return quick.add_cut(total, left.values, right.values, (left.least, right.least), bits)
     for one, other in _steps(left, right):
         total = _cut_step(total, one, other, bits)
     return total

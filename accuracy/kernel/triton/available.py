@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from accuracy.kernel.base import NEEDS_CUDA, Abilities, Gradients, How, Kernel, KernelKnobs, package_missing
+from accuracy.kernel.base import NEEDS_CUDA, Abilities, Gradients, How, Kernel, package_missing
 from accuracy.kernel.block.running_state import SoftmaxState
 
 NEEDS_TRITON = "triton, which comes with torch for CUDA; pip install triton"
@@ -25,7 +25,7 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-class InTriton(KernelKnobs):
+class InTriton(Kernel):
     """Knobs of kernels written in Triton, which are their own kernel."""
 
     def build(self, device: str) -> Kernel:
@@ -59,7 +59,7 @@ class TritonKernel(InTriton):
         )  # fmt: skip
 
     def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
-        """See `accuracy.kernel.base.FoldingKernel`. All: a program has one tile of one item, and no tile is cut."""
+        """See `flash_fold.foldable`. All: a program has one tile of one item, and no tile is cut."""
         return calls
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
@@ -91,7 +91,7 @@ class TritonCarry(TritonKernel):
     """
 
     def carry(self, state: SoftmaxState, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> None:
-        """See `accuracy.kernel.base.CarryingKernel.carry`."""
+        """See `accuracy.kernel.triton.forward.carry`."""
         from accuracy.kernel.triton.forward import carry
 
         carry(state, q, k, v, **how)
@@ -112,15 +112,6 @@ def one_pass() -> ModuleType | None:
     except ImportError:
         return None
     return one_pass
-
-
-def cut_sums(x: Tensor) -> ModuleType | None:
-    """The module that does the same for sums that are cut off; None too where x is not on a GPU."""
-    if not x.is_cuda or one_pass() is None:
-        return None
-    from accuracy.kernel.triton import cut_sums
-
-    return cut_sums
 
 
 @cache

@@ -22,18 +22,18 @@ def attend(
     is not above 0 or head dims are not contiguous."""
     out = torch.empty(q.shape, dtype=out_dtype, device=q.device)
     lse = torch.empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32, device=q.device)
-    _launch(q, k, v, out, lse, None, scale, causal, begins=True, ends=True)
+    _launch(q, k, v, out, lse, None, scale, causal)
     return out, lse
 
 
-def carry(state: SoftmaxState, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, begins: bool) -> None:
-    """See `accuracy.kernel.base.CarryingKernel.carry`."""
-    _launch(q, k, v, state.accumulator, state.row_max, state.row_sum, scale, causal, begins=begins, ends=False)
+def carry(state: SoftmaxState, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> None:
+    """Bring the keys k, v (B, Sk, Hk, D) into the state of the queries q (B, Sq, H, D), in place and unrounded."""
+    _launch(q, k, v, state.accumulator, state.row_max, state.row_sum, scale, causal)
 
 
 def _launch(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, statistic: Tensor, row_sum: Tensor | None,
-    scale: float, causal: bool, *, begins: bool, ends: bool,
+    scale: float, causal: bool,
 ) -> None:  # fmt: skip
     if scale <= 0:  # the largest score must be that of the largest product
         raise ValueError(f"scale={scale}; allowed: above 0")
@@ -42,7 +42,7 @@ def _launch(
     _forward[(triton.cdiv(rows, tiles.rows) * batch * heads,)](
         q, k, v, out, statistic, row_sum, scale * LOG2_E.value, rows, k.shape[1], heads, heads // k.shape[2],
         *strides(q, k, v, out), *statistic.stride()[:2],
-        dim, padded, tiles.rows, tiles.keys, causal, begins, ends,
+        dim, padded, tiles.rows, tiles.keys, causal, row_sum is not None,
         num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
 
@@ -53,10 +53,10 @@ def _forward(
     q_batch, q_row, q_head, k_batch, k_row, k_head, v_batch, v_row, v_head, out_batch, out_row, out_head,
     statistic_batch, statistic_head,
     dim: tl.constexpr, padded: tl.constexpr, row_tile: tl.constexpr, key_tile: tl.constexpr, causal: tl.constexpr,
-    begins: tl.constexpr, ends: tl.constexpr,
+    carried: tl.constexpr,
 ):  # fmt: skip
-    """One tile of rows of one head. out, statistic: out and lse where it ends, the accumulator and the row maxima
-    where it is carried on, with row_sum beside them. Long rows first: the short ones fill the device's last gaps."""
+    """One tile of rows of one head. out, statistic: out and lse, or where it is carried on the accumulator and the row
+    maxima, with row_sum beside them. Long rows first: the short ones fill the device's last gaps."""
     tiles = tl.cdiv(rows, row_tile)
     place = tl.program_id(0) % tiles
     head = (tl.program_id(0) // tiles % heads).to(tl.int64)
@@ -71,14 +71,14 @@ def _forward(
     out += batch * out_batch + head * out_head + begin * out_row
     statistic += batch * statistic_batch + head * statistic_head + row
     query = load_rows(q, q_row, present, row_tile, dim, padded, False)
-    if begins:
-        accumulator = tl.zeros((row_tile, padded), tl.float32)
-        row_max = tl.full((row_tile,), float("-inf"), tl.float32)
-        total = tl.zeros((row_tile,), tl.float32)
-    else:
+    if carried:
         accumulator = load_rows(out, out_row, present, row_tile, dim, padded, False)
         row_max = tl.load(statistic, mask=row < rows, other=float("-inf"))
         total = tl.load(row_sum + batch * statistic_batch + head * statistic_head + row, mask=row < rows, other=0.0)
+    else:
+        accumulator = tl.zeros((row_tile, padded), tl.float32)
+        row_max = tl.full((row_tile,), float("-inf"), tl.float32)
+        total = tl.zeros((row_tile,), tl.float32)
     whole, end = key_ranges(first_row, rows, keys, row_tile, key_tile, causal)
     last = last_keys(row, rows, keys, causal)
     accumulator, row_max, total = _over_keys(
@@ -89,12 +89,12 @@ def _forward(
         accumulator, row_max, total, query, k, v, k_row, v_row, whole, end, keys, last, scale,
         dim, padded, key_tile, True,
     )  # fmt: skip
-    if ends:
+    if carried:
+        tl.store(row_sum + batch * statistic_batch + head * statistic_head + row, total, mask=row < rows)
+    else:
         divisor = tl.where(total == 0.0, 1.0, total)  # a row without a key has row_max -inf
         accumulator = accumulator / divisor[:, None]
         row_max = (row_max + tl.log2(divisor)) * LN_2
-    else:
-        tl.store(row_sum + batch * statistic_batch + head * statistic_head + row, total, mask=row < rows)
     store_rows(out, out_row, present, accumulator, row_tile, dim, padded)
     tl.store(statistic, row_max, mask=row < rows)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from accuracy.kernel import flash_attn_4, flex_attention
-from accuracy.kernel.lowp import flashinfer_fp8, quantised
+from accuracy.kernel import flex_attention
+from accuracy.kernel.lowp import out_alone, quantised
 from tests.contract.kernel.problem import Problem, relative
 
 
@@ -45,7 +45,7 @@ def test_flashinfer_gets_codes_and_scales_that_its_emulation_has(causal: bool, m
     problem = Problem(queries=96, keys=130, heads=4, heads_kv=2, dim=64, dtype=torch.float16, batch=2)
     q, k, v, _ = problem.draw("cpu")
     how = {"scale": 0.125, "causal": causal, "out_dtype": torch.float16}
-    out, lse = flashinfer_fp8.KERNEL().forward(q, k, v, **how)
+    out, lse = out_alone.FlashinferFp8().forward(q, k, v, **how)
     assert lse is None
     exact_weights = {"policy": "flashinfer_e4m3", "p": "none", "cut_products": False, "accumulator_bits": 24}
     expected, _ = quantised.KERNEL(**exact_weights).forward(q, k, v, **how)
@@ -63,9 +63,7 @@ def test_where_fp8_is_not_taken_a_row_says_why(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda found=(capability, 0): found)
         monkeypatch.setattr(importlib.util, "find_spec", lambda name, there=package: name == there or None)
         monkeypatch.setattr(shutil, "which", lambda name: None)
-        assert flashinfer_fp8.KERNEL().abilities("cuda").missing.startswith(words)
-    missing = flash_attn_4.KERNEL(fp8="e4m3").abilities("cuda").missing
-    assert missing.startswith("has FP8 on compute capability 10 alone, this GPU has 9")
+        assert out_alone.FlashinferFp8().abilities("cuda").missing.startswith(words)
 
 
 def test_flex_attention_compiles_for_more_shapes_than_torch_s_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:

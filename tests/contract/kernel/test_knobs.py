@@ -5,8 +5,8 @@ import torch
 
 from accuracy.core import plugins
 from accuracy.core.paths import PACKAGE
-from accuracy.kernel import chunked, eager, torch_efficient, torch_math
-from accuracy.kernel.base import Kernel, KernelKnobs
+from accuracy.kernel import chunked, eager, in_torch
+from accuracy.kernel.base import Kernel
 from accuracy.runtime import arithmetic
 from tests.contract.kernel.problem import Problem, measured, relative, results
 
@@ -14,7 +14,7 @@ SQUARE = Problem(queries=128, keys=128, heads_kv=2, dim=64, scale=0.125)
 ODD = Problem(queries=130, keys=130, heads=4, heads_kv=2, dim=32, scale=32**-0.5, batch=2)
 
 
-def errors(knobs: KernelKnobs, problem: Problem = SQUARE, stored: torch.dtype | None = None) -> dict[str, float]:
+def errors(knobs: Kernel, problem: Problem = SQUARE, stored: torch.dtype | None = None) -> dict[str, float]:
     return measured(knobs.build("cpu"), problem, stored)
 
 
@@ -37,7 +37,7 @@ def test_sums_in_sixteen_bits_cost_out_and_gradients_and_not_the_lse_beside_it(d
     """Scores of size 2.4 rounded to 16 bits are off by up to 2.4 u, and so is P; computed in float32 only the result is
     rounded, 0.4 u: more than twice as much."""
     problem = replace(SQUARE, dtype=dtype, scale=0.3)
-    fine, coarse = (errors(torch_math.TorchMath(reduced_sums=each), problem) for each in (False, True))
+    fine, coarse = (errors(in_torch.TorchMath(reduced_sums=each), problem) for each in (False, True))
     assert all(coarse[name] > 2 * fine[name] for name in ("out", "dq", "dk", "dv"))
     assert coarse["lse"] == fine["lse"] < 2**-20
     assert not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
@@ -115,7 +115,7 @@ def test_torch_efficient_uses_three_products_whatever_the_switch_says(dim: int) 
     runs = []
     for allowed in (False, True):
         torch.backends.cuda.matmul.allow_tf32 = allowed
-        tensors, found = on_gpu(torch_efficient.KERNEL().build("cuda"), dim)
+        tensors, found = on_gpu(in_torch.TorchEfficient().build("cuda"), dim)
         runs.append(tensors)
         assert max(found.values()) < 2**-18, found
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from accuracy.kernel.lowp.out_alone import Sage as KERNEL
 from accuracy.kernel.lowp.quantised import KERNEL as EMULATED
-from accuracy.kernel.lowp.sage import KERNEL
 from tests.contract.kernel.problem import Problem
 
 pytestmark = [

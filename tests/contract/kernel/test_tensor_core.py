@@ -60,7 +60,7 @@ def test_every_product_is_cut_as_the_core_cuts_it(word: str) -> None:
 @pytest.mark.parametrize("word", DTYPES)
 def test_one_pass_over_memory_has_the_same_bits(word: str) -> None:
     """On a CPU in the interpreter; with zeros, and a sum that is far above or far below its products; a NaN stays."""
-    from accuracy.kernel.triton import cut_sums
+    from accuracy.kernel.triton import one_pass
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     InTriton().build(device)
@@ -73,9 +73,9 @@ def test_one_pass_over_memory_has_the_same_bits(word: str) -> None:
     for step in (slice(0, 32), slice(32, 40)):
         some = Factor(left[..., step], least=least), Factor(right[:, step], least=least)
         expected = tensor_core._cut_step(expected, *some, 14)
-    assert torch.equal(cut_sums.added(kept, left, right, (least, least), 14), expected)
+    assert torch.equal(one_pass.add_cut(kept, left, right, (least, least), 14), expected)
     left[0, 1, 3], right[1, 35, 4], kept[1, 4, 17] = torch.nan, torch.nan, torch.nan
-    unknown = torch.isnan(cut_sums.added(kept, left, right, (least, least), 14))
+    unknown = torch.isnan(one_pass.add_cut(kept, left, right, (least, least), 14))
     assert unknown[0].all(1).tolist() == [False, True, False, False, False]
     assert unknown[1].nonzero().tolist() == [[0, 4], [1, 4], [2, 4], [3, 4], [4, 4], [4, 17]]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from accuracy.core.masks import Block
-from accuracy.kernel.block.running_state import RunningState
+from accuracy.kernel.block.running_state import RunningState, SoftmaxState
 from accuracy.kernel.triton.available import TritonCarry
 from tests.contract.kernel.problem import Problem, errors, within
 from tests.contract.kernel.test_triton import DEVICE, broken
@@ -25,7 +25,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def carried(problem: Problem, blocks: list[Block], tensors: list[torch.Tensor], carry: Any = None) -> RunningState:
     q, k, v, _ = tensors
-    running = RunningState(carry or TritonCarry().build(DEVICE).carry, q)
+    running = RunningState(carry or TritonCarry().build(DEVICE).carry, q, SoftmaxState.empty(q))
     for block in blocks:
         running.add(block, k[:, block.key], v[:, block.key], problem.scale)
     return running
@@ -42,7 +42,6 @@ def test_blocks_of_whole_tiles_give_the_bits_of_one_call_and_out_and_lse_are_rou
     tensors = problem.draw(DEVICE)
     running, pieces = (carried(problem, split(330, *borders), tensors) for borders in ((), (64, 256)))
     state, other = running.state, pieces.state
-    assert state is not None
     for name in ("accumulator", "row_max", "row_sum"):
         assert getattr(state, name).dtype == torch.float32
         assert torch.equal(getattr(state, name), getattr(other, name)), name
@@ -91,7 +90,7 @@ def test_rows_that_see_no_key_stay_empty_until_they_see_one() -> None:
     tensors = problem.draw(DEVICE)
     running = carried(problem, [Block(ROWS, slice(0, 25), True)], tensors)
     out, lse = running.result(torch.float32, torch.float32)
-    nothing = RunningState(TritonCarry().build(DEVICE).carry, tensors[0][:, :15]).result(torch.float32, torch.float32)
+    nothing = SoftmaxState.empty(tensors[0][:, :15]).result(torch.float32, torch.float32)
     for empty_out, empty_lse in ((out[:, :15], lse[:, :, :15]), nothing):
         assert (empty_out == 0).all()
         assert torch.isneginf(empty_lse).all()

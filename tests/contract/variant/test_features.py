@@ -19,7 +19,7 @@ LENGTHS = {"40+20+36": (40, 20, 36), "1+94+1": (1, 94, 1)}
 
 
 def sinks_of_one_rank(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("accuracy.kernel.block.sink.total", lambda parts: parts[0])
+    patch.setattr("accuracy.kernel.block.calls.sink_total", lambda parts: parts[0])
 
 
 def positions_from_zero(patch: pytest.MonkeyPatch) -> None:

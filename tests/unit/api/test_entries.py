@@ -14,8 +14,8 @@ from torch.nn.functional import scaled_dot_product_attention
 import accuracy
 from accuracy.cli import listing
 from accuracy.cli.run import subcommand
-from accuracy.kernel.block.in_jax import exactly
-from accuracy.kernel.block.in_jax import missing as in_jax_missing
+from accuracy.kernel.in_jax import exactly
+from accuracy.kernel.in_jax import missing as in_jax_missing
 from accuracy.verdict.label import BUGS
 from tests.processes import python
 

@@ -21,10 +21,10 @@ class Options:
 SCHEDULE = Ring(precision=Precision(ring_direction="previous"), options=Options)
 """
 KERNEL = """
-from accuracy.kernel.base import Abilities, KernelKnobs
+from accuracy.kernel.base import Abilities, Kernel
 from accuracy.kernel.eager import Eager
 
-class Mine(KernelKnobs):
+class Mine(Kernel):
     def abilities(self, device):
         return Abilities(dtypes=("float32",))
 

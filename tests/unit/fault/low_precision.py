@@ -13,7 +13,7 @@ from torch import Tensor
 
 from accuracy.core.quantisation import FORMATS
 from accuracy.kernel.base import Kernel
-from accuracy.runtime.quantise import round_to_format
+from accuracy.runtime.rounding import round_to_format
 from accuracy.variant.base import Schedule
 from accuracy.world.base import Tensors
 from tests.unit.fault.planted.base import EVERYTHING, WAYS, Fault, on_kernel

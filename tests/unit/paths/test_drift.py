@@ -8,7 +8,7 @@ import torch
 from accuracy.config.grid import cases_of
 from accuracy.paths import drift, other_path
 from accuracy.paths.table import pairs
-from accuracy.runtime import quantise
+from accuracy.runtime import rounding
 from accuracy.variant import base
 from tests.measuring import TINY, case_of, cases, configuration, measure, pipeline, refused
 
@@ -38,7 +38,7 @@ def test_a_cache_in_8_bits_is_a_path_whose_casts_are_known(path: str, other: str
 
 
 def test_a_cache_in_8_bits_that_loses_its_scale_is_beyond(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "by_heads", lambda x, form: quantise.by_heads(x, form) * 1.25)
+    monkeypatch.setattr(base, "by_heads", lambda x, form: rounding.by_heads(x, form) * 1.25)
     found = compared("path_a=decode/wire:float8_e4m3+eager", "path_b=single_device+eager")
     assert (found["label"] == "beyond").all()
 

@@ -1,6 +1,5 @@
 """What a function changed is named, and what torch's own compiler changes is not."""
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -57,8 +56,4 @@ def test_new_names_and_what_the_compiler_puts_in_place_are_no_changes(monkeypatc
     monkeypatch.setattr(torch, "a_name_of_nobody", other, raising=False)
     monkeypatch.setattr(torch, "manual_seed", torch._disable_dynamo(torch.manual_seed))  # as torch._dynamo's import
     assert torch.manual_seed.__module__ == "torch.random"
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, 2000))  # as torch._inductor, from Python's 1000
-    found = before.names()
-    sys.setrecursionlimit(limit)
-    assert found == []
+    assert before.names() == []

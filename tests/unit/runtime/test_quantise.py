@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from accuracy.core.quantisation import FORMATS, LowFormat, Policy
-from accuracy.runtime.quantise import power_of_two_scaled, quantise, quantise_weights, rotation, round_to_format
+from accuracy.runtime.rounding import power_of_two_scaled, quantise, quantise_weights, rotation, round_to_format
 
 TABLES = {
     "e4m3": ml_dtypes.float8_e4m3fn, "e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "e5m2": ml_dtypes.float8_e5m2,
