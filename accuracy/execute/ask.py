@@ -14,6 +14,7 @@ A window that is a number counts the keys behind a query's own, or all that it s
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,7 +33,7 @@ from accuracy.execute.plan import Planned, plan
 from accuracy.results import table
 from accuracy.results.table import ALL_RANKS, NOT_TAKEN, OK
 from accuracy.runtime import given_mask
-from accuracy.runtime.arguments import parameters, requires, window_forms
+from accuracy.runtime.arguments import may_scale, parameters, requires, window_forms
 from accuracy.verdict.floor import LEVEL
 
 Ask = Callable[[Configuration], pd.DataFrame]
@@ -53,6 +54,7 @@ LARGEST, MOST_GAIN = 6.0, 0.25
 """v's largest value over their root mean square; what rounding shifts all by, over its error: a factor is all of it."""
 WINDOW, MOST_OF_WINDOW = 10, 0.05
 """Keys on either side; the error of out that rounding to bfloat16 stays below, where one key of eleven makes 0.3."""
+OWN_SCALE = shapes.Shapes(scales=False)
 ONE_WAY = 0.5
 """Mean of the error over its root mean square: 0.87 where digits are cut off, 0 where they are rounded."""
 
@@ -74,11 +76,15 @@ def with_answers(configuration: Configuration, ask: Ask) -> Answered:
     main, parts = tiny.problems[0], _parts(tiny.variants, tiny.world_sizes[0])
     hardest = [each for each in shapes.hardest(main, given, parts) if configuration.also and each != main]
     rows, hard = _first_answers(tiny, ask, hardest)
+    asked = replace(tiny, problems=tuple(hardest))
     for problem in () if _taken(tiny, rows) else shapes.easiest(main, given, parts):
         tiny = replace(tiny, problems=(problem,))
         rows, _ = _first_answers(tiny, ask)
         if _taken(tiny, rows):
             break
+    if not _taken(tiny, rows) and (unscaled := _with_each(configuration, _told_no_scale)) != configuration:
+        also = tuple(shapes.fitted(grid, OWN_SCALE) for grid in unscaled.also)
+        return with_answers(replace(shapes.fitted(unscaled, OWN_SCALE), also=also), ask)
     configuration = _with_arithmetic(configuration, rows)
     taken = _taken(configuration, rows)
     if not taken or not configuration.also:
@@ -86,9 +92,9 @@ def with_answers(configuration: Configuration, ask: Ask) -> Answered:
     refused: list[Planned] = []
     tiny = replace(tiny, variants=configuration.variants, dtypes=taken[:1])
     if not {*hard["dtype"]} <= {*taken}:
-        hard = ask(replace(tiny, problems=tuple(hardest)))
+        hard = ask(asked := replace(tiny, problems=tuple(hardest)))
     if _failed(hard):
-        asked = replace(tiny, problems=tuple(hardest), dtypes=tuple(hard["dtype"].unique()))
+        asked = replace(asked, dtypes=tuple(hard["dtype"].unique()))
         known = {*hardest} - {each.case.problem for each in _refused(asked, hard)}
         if "float32" in taken:  # in which the grids measure every shape
             tiny = replace(tiny, dtypes=("float32",))
@@ -192,6 +198,11 @@ def _with_arithmetic(configuration: Configuration, rows: pd.DataFrame) -> Config
     return _with_each(configuration, known) if any(found.values()) else configuration
 
 
+def _told_no_scale(variant: Variant) -> Variant:
+    """Return a variant whose function scales by its own default, where it may have one."""
+    return _with_option(variant, "scale", "own") if may_scale(_function(variant)) else variant
+
+
 def _with_option(variant: Variant, name: str, value: str) -> Variant:
     return replace(variant, options=tuple(sorted({**dict(variant.options), name: value}.items())))
 
@@ -211,8 +222,10 @@ def _with_windows(configuration: Configuration, ask: Ask) -> Configuration:
     if not forms or not masks:
         return configuration
     tiny = _of_first_problem(configuration)
-    one = replace(tiny.problems[0], window=tiny.problems[0].window or WINDOW)
-    asked = tuple(replace(one, mask=mask) for mask in sorted(masks))
+    main = tiny.problems[0]
+    easiest = shapes.easiest(main, shapes.given_of(configuration), _parts(tiny.variants, tiny.world_sizes[0]))
+    shown = product((main, *easiest[:1]), sorted(masks))
+    asked = tuple(replace(each, window=main.window or WINDOW, mask=mask) for each, mask in shown)
     every = tuple(_with_option(each, "window", form) for each, found in forms.items() for form in found)
     rows = ask(replace(tiny, variants=every, problems=asked))
     rows = rows[(rows["tensor"] == "out") & (rows["rank"] == ALL_RANKS) & (rows["status"] == OK)]

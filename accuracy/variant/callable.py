@@ -49,12 +49,14 @@ from accuracy.world.processes import ProcessesWorld, default_group
 class Options:
     """fn: `package.module.function`, `FILE.py:function`, or one that `accuracy.measure` was given; layout: of tensors
     (`accuracy.runtime.layout`); arithmetic: of its products, where coarser than its dtype, `float32` if no other is
-    allowed; window: how it is told one (`accuracy.runtime.arguments.WINDOWS`), `none`; None: a diagnosis finds out."""
+    allowed; window: how it is told one (`accuracy.runtime.arguments.WINDOWS`), `none`; None: a diagnosis finds out;
+    scale: `own` where it is told none and scales by D^-0.5."""
 
     fn: str = ""
     layout: str = "bshd"
     arithmetic: str | None = None
     window: str | None = None
+    scale: str | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError where fn cannot be loaded or called so, or the layout is unknown."""
@@ -65,6 +67,8 @@ class Options:
             raise ValueError(f"arithmetic={self.arithmetic!r} is unknown; allowed: float32, {', '.join(ARITHMETIC)}")
         if self.window not in (None, "none", *arguments.WINDOWS):
             raise ValueError(f"window={self.window!r} is unknown; allowed: none, {', '.join(arguments.WINDOWS)}")
+        if self.scale not in (None, "own"):
+            raise ValueError(f"scale={self.scale!r} is unknown; allowed: own")
         if reason := uncallable(found.function, *called_with(self.layout)):
             raise ValueError(f"fn={self.fn} {reason}")
 
@@ -215,9 +219,8 @@ class AnyCallable(Schedule):
                 f"{variant.name} has no parameter group and nothing of torch.distributed in its file, {NOT_SHARED}:"
                 " use world_size=1"
             )
-        if not takes(found.function, "softmax_scale") and problem.softmax_scale != default_softmax_scale(
-            problem.head_dim
-        ):
+        is_told = dict(variant.options).get("scale") != "own" and takes(found.function, "softmax_scale")
+        if not is_told and problem.softmax_scale != default_softmax_scale(problem.head_dim):
             return (
                 f"variant {variant.name} takes no softmax_scale: set problem.softmax_scale=null, which is head_dim^-0.5"
             )
@@ -277,8 +280,13 @@ class AnyCallable(Schedule):
             raise TypeError("a callable needs ranks of torch.distributed")
         found = plugins.load_function(rank.options.fn)
         fn, is_package = found.function, hasattr(found.module, "DISTRIBUTION")
-        form = rank.options.window or next(iter(arguments.window_forms(parameters(fn) or {})), "pair")
+        forms = (rank.options.window, *arguments.window_forms(parameters(fn) or {}), "pair")
+        form = next(each for each in forms if each not in (None, "none"))
         how = words(rank.scale, rank.scores.softcap, rank.visibility, form)
+        if "window" not in how and requires(fn, "window"):
+            how["window"] = (-1, -1) if form == "pair" else k.shape[1] * rank.world.group.size()  # all keys
+        if rank.options.scale == "own":
+            del how["softmax_scale"]
         layout, word, of_bias = rank.options.layout, "", rank.scores.dbias
         if (mask := rank.scores.mask) is not None:
             word = mask_names(parameters(fn) or {}, mask.is_floating_point())[0]

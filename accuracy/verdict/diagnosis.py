@@ -7,6 +7,7 @@ configured, which `accuracy.verdict.words` puts into sentences.
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from accuracy.core import fields
@@ -158,6 +159,7 @@ def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:
         "a full mask": "full" not in masks,
         "windows": "window=" not in masks,
         "packed documents": "documents=" not in masks,
+        "another scale than D^-0.5": np.isclose(rows["softmax_scale"], rows["head_dim"] ** -0.5).all(),
         "a softcap": not (rows["softcap"] > 0).any(),
         "dropout": "dropout=" not in masks,
         "lengths that ranks cannot share": len(several) and "padding=" not in masks,
