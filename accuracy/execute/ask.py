@@ -4,16 +4,15 @@ Kernels mostly take 16 bits alone. The further grids of experiment=diagnose are 
 shows best; a function that refuses these would be asked a quarter of the questions. So its further grids get the dtypes
 that it takes. The main grid keeps all four: what it refuses is a row with its own words.
 
-A tensor core's arithmetic is a fact, no fault: TF32 has 5,000 times the error of float32 products. Where each row of
-out is one row of v (inputs `copied`), out shows what v was rounded to: TF32 keeps 11 bits of each value, cut off or to
-the nearest, whatever its exponent, where float16 loses values that are small or large; several products of 16-bit
-parts keep about 16 or 20 bits. The function's cases are then held to that (`arithmetic`).
+Where each row of out is one row of v (inputs `copied`), out shows what products are computed in
+(`accuracy.verdict.floor`). The function's cases are then held to that (`arithmetic`).
 A window that is a number counts the keys behind a query's own, or all that it sees: both are tried (`window`).
 """
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +22,6 @@ import pandas as pd
 from accuracy.config.read import Configuration
 from accuracy.config.resolve import EVERYWHERE
 from accuracy.core.case import Part, Problem, Variant, options_text
-from accuracy.core.dtype import ARITHMETIC, EIGHT_BITS, FORMATS, rounding_band
 from accuracy.core.plugins import load_function
 from accuracy.core.sharding import parts_of
 from accuracy.execute import run, shapes
@@ -32,29 +30,19 @@ from accuracy.execute.plan import Planned, plan
 from accuracy.results import table
 from accuracy.results.table import ALL_RANKS, NOT_TAKEN, OK
 from accuracy.runtime import given_mask
-from accuracy.runtime.arguments import parameters, requires, window_forms
-from accuracy.verdict.floor import LEVEL
+from accuracy.runtime.arguments import may_scale, parameters, requires, window_forms
+from accuracy.verdict.floor import TF32, WIDE, arithmetic_of
 
 Ask = Callable[[Configuration], pd.DataFrame]
 Answered = tuple[Configuration, list[Planned]]
 Tables = tuple[pd.DataFrame, pd.DataFrame]
 SECONDS = 60.0
 MOSTLY_TAKEN = "bfloat16"  # the dtype in which the hardest shapes are asked, before it is known what is taken
-WIDE = 30.0
-"""Octaves of v up and down: float16 has 15 and 24."""
-TF32, SPLIT = ("tf32_cut", "tf32"), ("split_16", "split_20")
-MOST, MOST_SPLIT, MOST_WRONG = 2.0, 4.0, 2**-9
-"""By which the error may differ from that of one rounding: a scale moves values within a format, parts of a value are
-below their bounds. What is farther off on Gaussian inputs has a fault, as a few wrong rows are."""
-TIMES, INT8 = 3.0, (2**-9, 0.05)
-"""Of out's error on Gaussian inputs over that on whole numbers, and its size: steps of a 127th of the largest of 128
-numbers, 2.7, are 0.006 of an entry, root mean square, and as much of the scores."""
-LARGEST, MOST_GAIN = 6.0, 0.25
-"""v's largest value over their root mean square; what rounding shifts all by, over its error: a factor is all of it."""
+FEW, MANY = 16, 33_024
+"""Queries; keys, a multiple of 128."""
 WINDOW, MOST_OF_WINDOW = 10, 0.05
 """Keys on either side; the error of out that rounding to bfloat16 stays below, where one key of eleven makes 0.3."""
-ONE_WAY = 0.5
-"""Mean of the error over its root mean square: 0.87 where digits are cut off, 0 where they are rounded."""
+OWN_SCALE = shapes.Shapes(scales=False)
 
 
 def with_answers(configuration: Configuration, ask: Ask) -> Answered:
@@ -74,21 +62,26 @@ def with_answers(configuration: Configuration, ask: Ask) -> Answered:
     main, parts = tiny.problems[0], _parts(tiny.variants, tiny.world_sizes[0])
     hardest = [each for each in shapes.hardest(main, given, parts) if configuration.also and each != main]
     rows, hard = _first_answers(tiny, ask, hardest)
+    asked = replace(tiny, problems=tuple(hardest))
     for problem in () if _taken(tiny, rows) else shapes.easiest(main, given, parts):
         tiny = replace(tiny, problems=(problem,))
         rows, _ = _first_answers(tiny, ask)
         if _taken(tiny, rows):
             break
+    if not _taken(tiny, rows) and (unscaled := _with_each(configuration, _told_no_scale)) != configuration:
+        also = tuple(shapes.fitted(grid, OWN_SCALE) for grid in unscaled.also)
+        return with_answers(replace(shapes.fitted(unscaled, OWN_SCALE), also=also), ask)
     configuration = _with_arithmetic(configuration, rows)
     taken = _taken(configuration, rows)
     if not taken or not configuration.also:
         return configuration, []
     refused: list[Planned] = []
     tiny = replace(tiny, variants=configuration.variants, dtypes=taken[:1])
+    many = _of_many_keys(replace(tiny, dtypes=taken), ask)
     if not {*hard["dtype"]} <= {*taken}:
-        hard = ask(replace(tiny, problems=tuple(hardest)))
+        hard = ask(asked := replace(tiny, problems=tuple(hardest)))
     if _failed(hard):
-        asked = replace(tiny, problems=tuple(hardest), dtypes=tuple(hard["dtype"].unique()))
+        asked = replace(asked, dtypes=tuple(hard["dtype"].unique()))
         known = {*hardest} - {each.case.problem for each in _refused(asked, hard)}
         if "float32" in taken:  # in which the grids measure every shape
             tiny = replace(tiny, dtypes=("float32",))
@@ -99,7 +92,26 @@ def with_answers(configuration: Configuration, ask: Ask) -> Answered:
     if len(taken) < len(configuration.dtypes) and "dtype" not in configuration.given:
         also = (replace(grid, dtypes=_of_grid(grid, taken)) for grid in configuration.also)
         configuration = replace(configuration, also=tuple(also))
-    return configuration, refused
+    return replace(configuration, also=(*configuration.also, *many)), refused
+
+
+def _of_many_keys(tiny: Configuration, ask: Ask) -> list[Configuration]:
+    """Return a grid of a few queries and more keys than 16 bits can count, whose scores are Gaussian or all alike; none
+    where a function refuses, or does not know, fewer queries than keys, or the user gave what they need. In float16 the
+    healthy lose digits: of so many keys each weight is below its normal numbers."""
+    base, given = tiny.problems[0], shapes.given_of(tiny)
+    causal = "mask" in given and base.mask != "full"
+    if given - {"head_dim", "batch", "softmax_scale", "mask"} or causal or tiny.world_sizes != (1,):
+        return []
+    heads = {"heads": 2, "heads_kv": 2 if base.heads == base.heads_kv else 1}
+    few = replace(base, **heads, batch=1, mask="full", seqlen=2 * FEW, seqlen_q=FEW)
+    tiny = replace(tiny, dtypes=tiny.dtypes[:1], problems=(few,))
+    rows = ask(tiny)
+    out = rows[(rows["tensor"] == "out") & (rows["rank"] == ALL_RANKS)]
+    if out.empty or not (out["error_rel"] < MOST_OF_WINDOW).all():
+        return []
+    inputs = (*tiny.inputs, _inputs("zero_query"))
+    return [replace(tiny, problems=(replace(few, seqlen=MANY),), inputs=inputs, seeds=tiny.seeds[:1])]
 
 
 def _in_shapes_taken(
@@ -135,50 +147,6 @@ def _failed(rows: pd.DataFrame) -> dict[str, str]:
     return dict(zip(whole["case_id"].astype(str), whole["reason"].astype(str), strict=True))
 
 
-def arithmetic_of(rows: pd.DataFrame) -> str | None:
-    """Return what a function computes its products in, by its rows of out; None: its dtype."""
-    rows = rows[(rows["tensor"] == "out") & (rows["rank"] == ALL_RANKS) & ~(rows["nonfinite"] > 0)]
-    if _has_scores_in_8_bits(rows):
-        return "int8"
-    gaussian = rows.loc[(rows["inputs"] == "gaussian") & (rows["dtype"] == "float32"), "error_rel"]
-    known = [name for name in ARITHMETIC if name not in SPLIT or not gaussian.max() > MOST_WRONG]
-    rows = rows[(rows["inputs"] == "copied") & (rows["error_rel"] > 0)]
-    is_wide = rows["inputs_options"] == f"octaves={WIDE}"
-    lost = rows.loc[is_wide, "error_rel"].max()
-    rows = rows[~is_wide]
-    alike = (rows["error_rel"] <= MOST * lost) & (lost <= MOST * rows["error_rel"])
-    rows = rows[(rows["dtype"] != "float32") | alike]  # else a format of few exponents, as float16
-    return next((name for row in rows.to_dict("records") for name in known if _is_of(row, name)), None)
-
-
-def _has_scores_in_8_bits(rows: pd.DataFrame) -> bool:
-    """Whether out is wrong by about a hundredth in every dtype, and right where q and k are exact in INT8."""
-    levels = rows.groupby(["dtype", "inputs"])["error_rel"].max().unstack()
-    if levels.empty or not {"gaussian", "whole"} <= {*levels}:
-        return False
-    levels = levels[["gaussian", "whole"]].dropna()
-    bands = [max(INT8[0], rounding_band("out", str(dtype))) for dtype in levels.index]  # v may be in 16 bits
-    right = (levels["whole"] <= bands) & (levels["whole"] * TIMES <= levels["gaussian"])
-    return bool(len(levels) and right.all() and levels["gaussian"].between(*INT8).all())
-
-
-def _is_of(row: Mapping[Any, Any], name: str) -> bool:
-    """Whether v was rounded to a format: by the size of out's error, the bits of its values, and their sides."""
-    times = row["error_rel"] / LEVEL / ARITHMETIC[name].unit_roundoff
-    if name == "int8" or (name in EIGHT_BITS) == (row["dtype"] == "float32"):
-        return False
-    most = 2 * ARITHMETIC[name].unit_roundoff * LARGEST * row["reference_rms"]  # cut off: twice as far
-    if row["error_max"] > most or (name != "tf32_cut" and abs(row["error_gain"]) > row["error_rel"] * MOST_GAIN):
-        return False
-    if name in SPLIT:
-        return FORMATS["float16"].precision < row["significand_bits"] and 1 / MOST_SPLIT <= times < MOST_SPLIT
-    if name in TF32:
-        cut = row["error_outward"] < -ONE_WAY * row["error_rms"]
-        right = FORMATS["bfloat16"].precision < row["significand_bits"] <= ARITHMETIC["tf32"].precision
-        return bool(right and cut == (name == "tf32_cut"))
-    return bool(1 / MOST <= times <= MOST)
-
-
 def _with_arithmetic(configuration: Configuration, rows: pd.DataFrame) -> Configuration:
     """Return the configuration, its further grids too, with what each function was found to compute in."""
     found = {fn: arithmetic_of(own) for fn, own in rows.groupby("variant")}
@@ -190,6 +158,11 @@ def _with_arithmetic(configuration: Configuration, rows: pd.DataFrame) -> Config
         return _with_option(each, "arithmetic", shown)
 
     return _with_each(configuration, known) if any(found.values()) else configuration
+
+
+def _told_no_scale(variant: Variant) -> Variant:
+    """Return a variant whose function scales by its own default, where it may have one."""
+    return _with_option(variant, "scale", "own") if may_scale(_function(variant)) else variant
 
 
 def _with_option(variant: Variant, name: str, value: str) -> Variant:
@@ -211,8 +184,10 @@ def _with_windows(configuration: Configuration, ask: Ask) -> Configuration:
     if not forms or not masks:
         return configuration
     tiny = _of_first_problem(configuration)
-    one = replace(tiny.problems[0], window=tiny.problems[0].window or WINDOW)
-    asked = tuple(replace(one, mask=mask) for mask in sorted(masks))
+    main = tiny.problems[0]
+    easiest = shapes.easiest(main, shapes.given_of(configuration), _parts(tiny.variants, tiny.world_sizes[0]))
+    shown = product((main, *easiest[:1]), sorted(masks))
+    asked = tuple(replace(each, window=main.window or WINDOW, mask=mask) for each, mask in shown)
     every = tuple(_with_option(each, "window", form) for each, found in forms.items() for form in found)
     rows = ask(replace(tiny, variants=every, problems=asked))
     rows = rows[(rows["tensor"] == "out") & (rows["rank"] == ALL_RANKS) & (rows["status"] == OK)]

@@ -21,7 +21,11 @@ DIMS = (8, 16, 24, 32, 40, 64, 128)
 LENGTHS = {1: 43, 8: 40, 16: 48, 32: 96, 64: 192, 128: 128}
 """By what a length may have to be a multiple of, one that is no multiple of the next."""
 MASKS = ("causal", "full")
+SCALE = 0.2
+"""Of the main problem of a diagnosis, and no head dim's own."""
 HEADS = {"heads", "heads_kv"}
+FEW_HEADS = (2, 4)
+"""Numbers of heads of the grids, by which the main problem's can be divided."""
 GROUPED: dict[str, Any] = {"heads": 4, "heads_kv": 2}
 """Not of one key head, which broadcasts: a product that knows no groups takes it for all query heads."""
 ONE_KEY_HEAD: dict[str, Any] = {"heads": 2, "heads_kv": 1}
@@ -31,10 +35,13 @@ KNOWN = {"batch", "seqlen", "head_dim", "mask", "softmax_scale", *HEADS}
 
 @dataclass(frozen=True)
 class Shapes:
-    """What a function takes. dims: head dims, None: any; unit: what lengths are multiples of; one_key_head: no more."""
+    """What a function takes. dims: head dims, None: any; unit, heads: what lengths and numbers of heads are multiples
+    of; one_key_head: no more; scales: others than D^-0.5."""
 
     dims: tuple[int, ...] | None = None
     unit: int = 1
+    heads: int = 1
+    scales: bool = True
     batches: bool = True
     grouped: bool = True
     one_key_head: bool = False
@@ -94,7 +101,14 @@ def questions(
     found = {name: problem for name, problem in found.items() if problem != base}
     found |= {f"mask={mask}": replace(base, mask=mask) for mask in MASKS if mask != base.mask}
     found |= {"batch=2": replace(base, batch=2)}
-    found |= {"heads_kv=2": replace(base, **GROUPED)} if not HEADS & given else {}
+    if not HEADS & given:
+        found |= {"heads_kv=2": replace(base, **GROUPED)}
+        of_group = base.heads // base.heads_kv
+        found |= {
+            f"heads={heads}": replace(base, heads=heads, heads_kv=max(1, heads // of_group)) for heads in FEW_HEADS
+        }
+    if _has_own_scale(base):
+        found[f"softmax_scale={SCALE}"] = replace(base, softmax_scale=SCALE)
     shown = set().union(*(_shown(each, parts) for each in known))
     found = {name: problem for name, problem in found.items() if name not in shown}
     for each in grids:
@@ -110,7 +124,9 @@ def _shown(problem: Problem, parts: int) -> set[str]:
     unit = math.gcd(length, max(LENGTHS))
     shown = {f"head_dim={problem.head_dim}", f"mask={problem.mask}"}
     shown |= {f"seqlen={each}" for each in LENGTHS.values() if each % unit == 0}
+    shown |= {f"heads={each}" for each in FEW_HEADS if each % math.gcd(problem.heads, 2 * max(FEW_HEADS)) == 0}
     shown |= {"batch=2"} if problem.batch > 1 else set()
+    shown |= set() if _has_own_scale(problem) else {f"softmax_scale={SCALE}"}
     return shown | ({"heads_kv=2"} if 1 < problem.heads_kv < problem.heads else set())
 
 
@@ -120,6 +136,8 @@ def taken(base: Problem, right: Mapping[str, bool]) -> Shapes:
     return Shapes(
         dims=tuple(dim for dim in DIMS if f"head_dim={dim}" not in refused),
         unit=next((unit for unit, length in LENGTHS.items() if f"seqlen={length}" not in refused), base.seqlen),
+        heads=next((heads for heads in FEW_HEADS if f"heads={heads}" not in refused), base.heads),
+        scales=f"softmax_scale={SCALE}" not in refused,
         batches="batch=2" not in refused,
         grouped="heads_kv=2" not in refused,
         one_key_head="heads_kv=2" in refused and base.heads_kv == 1 < base.heads,
@@ -148,6 +166,10 @@ def _fitted(problem: Problem, shapes: Shapes, given: set[str], sizes: int) -> Pr
         problem = with_dim(problem, min(larger, default=max(shapes.dims)))
     if not shapes.grouped and not given & HEADS:
         problem = replace(problem, heads_kv=1 if shapes.one_key_head else problem.heads)
+    if shapes.heads > FEW_HEADS[0] and not given & HEADS:
+        problem = _with_heads_of(problem, _up(problem.heads, shapes.heads))
+    if not shapes.scales and "softmax_scale" not in given:
+        problem = replace(problem, softmax_scale=default_softmax_scale(problem.head_dim))
     if not shapes.batches and "batch" not in given:
         problem = replace(problem, batch=1)
     if shapes.unit == 1 or problem.documents or given & {"seqlen", "seqlen_q", "documents"}:
@@ -158,10 +180,19 @@ def _fitted(problem: Problem, shapes: Shapes, given: set[str], sizes: int) -> Pr
     return replace(problem, seqlen=length, seqlen_q=queries)
 
 
+def _with_heads_of(problem: Problem, heads: int) -> Problem:
+    """Return a problem of another number of heads, in groups of about as many where these divide it."""
+    return replace(problem, heads=heads, heads_kv=math.gcd(heads, problem.heads_kv * heads // problem.heads))
+
+
 def with_dim(problem: Problem, dim: int) -> Problem:
     """Return a problem of another head dim, with the scale that belongs to it where the problem has its own's."""
-    own = math.isclose(problem.softmax_scale, problem.head_dim**-0.5)
+    own = _has_own_scale(problem)
     return replace(problem, head_dim=dim, softmax_scale=default_softmax_scale(dim) if own else problem.softmax_scale)
+
+
+def _has_own_scale(problem: Problem) -> bool:
+    return math.isclose(problem.softmax_scale, problem.head_dim**-0.5)
 
 
 def _up(length: int, unit: int) -> int:

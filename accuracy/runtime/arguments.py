@@ -96,12 +96,20 @@ def by_slices(fn: Callable[..., Any]) -> bool:
     return OF_SLICES[0] in (parameters(fn) or {})
 
 
+def may_scale(fn: Callable[..., Any]) -> bool:
+    """Return whether a function has a scale of its own where it is told None."""
+    known = parameters(fn) or {}
+    return any(known[name].default is None for name in NAMES["softmax_scale"] if name in known)
+
+
 def window_forms(known: Mapping[str, inspect.Parameter]) -> tuple[str, ...]:
     """Return in which of `WINDOWS` a function with these parameters may want a window; empty: it takes none."""
     name = next((each for each in NAMES["window"] if each in known), "")
     default = known[name].default if name else ()
     if name == "sliding_window":  # of transformers
         return WINDOWS[1:2]
+    if default is inspect.Parameter.empty:
+        return WINDOWS[::-1]  # a pair first, as flash-attn's
     if isinstance(default, tuple):
         return WINDOWS[2:] if name else ()
     return WINDOWS if default is None or type(default) is int else ()
@@ -144,7 +152,7 @@ def uncallable(fn: Callable[..., Any], tensors: int, words: Iterable[str]) -> st
         signature = _signature(fn)
     except (TypeError, ValueError):
         return "has no signature that says how it is called; wrap it in a function that has one"
-    given = named(fn, dict.fromkeys([*OPTIONAL, *words, *filter(partial(requires, fn), WHERE_GIVEN)]))
+    given = named(fn, dict.fromkeys([*OPTIONAL, *words, *filter(partial(requires, fn), (*WHERE_GIVEN, "window"))]))
     try:
         signature.bind(*[None] * tensors, **given)
     except TypeError as error:

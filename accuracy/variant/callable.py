@@ -33,7 +33,6 @@ from accuracy.core.case import Case
 from accuracy.core.dtype import ARITHMETIC
 from accuracy.core.errors import NOT_SHARED
 from accuracy.core.fields import default_softmax_scale
-from accuracy.core.masks import Visibility
 from accuracy.core.sharding import SHARDINGS, UNEVEN, lengths_of
 from accuracy.runtime import arguments, arithmetic
 from accuracy.runtime.arguments import OF_PROBLEMS, mask_names, named, names, parameters, requires, takes, uncallable
@@ -49,22 +48,23 @@ from accuracy.world.processes import ProcessesWorld, default_group
 class Options:
     """fn: `package.module.function`, `FILE.py:function`, or one that `accuracy.measure` was given; layout: of tensors
     (`accuracy.runtime.layout`); arithmetic: of its products, where coarser than its dtype, `float32` if no other is
-    allowed; window: how it is told one (`accuracy.runtime.arguments.WINDOWS`), `none`; None: a diagnosis finds out."""
+    allowed; window: how it is told one (`accuracy.runtime.arguments.WINDOWS`), `none`; None: a diagnosis finds out;
+    scale: `own` where it is told none and scales by D^-0.5."""
 
     fn: str = ""
     layout: str = "bshd"
     arithmetic: str | None = None
     window: str | None = None
+    scale: str | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError where fn cannot be loaded or called so, or the layout is unknown."""
         found = plugins.load_function(self.fn)
-        if self.layout not in LAYOUTS:
-            raise ValueError(f"layout={self.layout!r} is unknown; allowed: {', '.join(LAYOUTS)}")
-        if self.arithmetic not in (None, "float32", *ARITHMETIC):
-            raise ValueError(f"arithmetic={self.arithmetic!r} is unknown; allowed: float32, {', '.join(ARITHMETIC)}")
-        if self.window not in (None, "none", *arguments.WINDOWS):
-            raise ValueError(f"window={self.window!r} is unknown; allowed: none, {', '.join(arguments.WINDOWS)}")
+        allowed = {"layout": (*LAYOUTS,), "arithmetic": (None, "float32", *ARITHMETIC), "scale": (None, "own")}
+        allowed["window"] = None, "none", *arguments.WINDOWS
+        for name, values in allowed.items():
+            if (given := getattr(self, name)) not in values:
+                raise ValueError(f"{name}={given!r} is unknown; allowed: {', '.join(filter(None, values))}")
         if reason := uncallable(found.function, *called_with(self.layout)):
             raise ValueError(f"fn={self.fn} {reason}")
 
@@ -176,19 +176,21 @@ def unwritten(*tensors: Tensor) -> Iterator[None]:
         raise RuntimeError(WROTE)
 
 
-def words(scale: float, softcap: float | None, sees: Visibility, window: str) -> dict[str, Any]:
-    """What a function is called with beside q, k, v and the group. window: the form in which it is told one."""
-    told: dict[str, Any] = {"causal": sees.causal, "softmax_scale": scale}
+def _words(rank: Rank, fn: Callable[..., Any], keys: int) -> dict[str, Any]:
+    """Return what fn is called with beside tensors and the group. keys: of all ranks; as many are no window."""
+    sees, softcap = rank.visibility, rank.scores.softcap
+    told: dict[str, Any] = {"causal": sees.causal}
+    if rank.options.scale != "own":
+        told["softmax_scale"] = rank.scale
     if softcap is not None:
         told["softcap"] = softcap
+    forms = (rank.options.window, *arguments.window_forms(parameters(fn) or {}), "pair")
+    form = next(each for each in forms if each not in (None, "none"))
     if sees.window is not None:
-        told["window"] = arguments.window_told(window, sees.window, sees.causal)
+        told["window"] = arguments.window_told(form, sees.window, sees.causal)
+    elif requires(fn, "window"):
+        told["window"] = (-1, -1) if form == "pair" else keys
     return told
-
-
-def documents(layout: str, sees: Visibility) -> tuple[int, ...]:
-    """The borders that a function in a layout is told of."""
-    return sees.documents if layout in PACKED else ()
 
 
 def _surroundings(rank: Rank) -> AbstractContextManager[Any]:
@@ -215,12 +217,9 @@ class AnyCallable(Schedule):
                 f"{variant.name} has no parameter group and nothing of torch.distributed in its file, {NOT_SHARED}:"
                 " use world_size=1"
             )
-        if not takes(found.function, "softmax_scale") and problem.softmax_scale != default_softmax_scale(
-            problem.head_dim
-        ):
-            return (
-                f"variant {variant.name} takes no softmax_scale: set problem.softmax_scale=null, which is head_dim^-0.5"
-            )
+        is_told = dict(variant.options).get("scale") != "own" and takes(found.function, "softmax_scale")
+        if not is_told and problem.softmax_scale != default_softmax_scale(problem.head_dim):
+            return f"variant {variant.name} takes no softmax_scale: set problem.softmax_scale=null, which is D^-0.5"
         if case.world_size > 1 and not hasattr(module, "DISTRIBUTION") and not arguments.by_slices(found.function):
             told = problem.padded(variant.sharding, case.world_size).documents
             may_pad = names(found.function, "cu_seqlens_padded")
@@ -277,15 +276,15 @@ class AnyCallable(Schedule):
             raise TypeError("a callable needs ranks of torch.distributed")
         found = plugins.load_function(rank.options.fn)
         fn, is_package = found.function, hasattr(found.module, "DISTRIBUTION")
-        form = rank.options.window or next(iter(arguments.window_forms(parameters(fn) or {})), "pair")
-        how = words(rank.scale, rank.scores.softcap, rank.visibility, form)
+        how = _words(rank, fn, k.shape[1] * rank.world.size)
         layout, word, of_bias = rank.options.layout, "", rank.scores.dbias
+        borders = rank.visibility.documents if layout in PACKED else ()
         if (mask := rank.scores.mask) is not None:
             word = mask_names(parameters(fn) or {}, mask.is_floating_point())[0]
             how[word] = mask if of_bias is None else mask[tuple(map(slice, of_bias.shape))]
         with _surroundings(rank):
             return attend(
-                fn, layout, q, k, v, documents(layout, rank.visibility), is_package, rank.sinks, rank.sharding,
+                fn, layout, q, k, v, borders, is_package, rank.sinks, rank.sharding,
                 wanting="" if of_bias is None else word, group=rank.world.group, **how,
             )  # fmt: skip
 

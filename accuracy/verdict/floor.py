@@ -1,11 +1,19 @@
-"""Was anything rounded to a coarser format? The two marks that a known format leaves in a finer case."""
+"""Was anything rounded to a coarser format? The two marks that a known format leaves in a finer case.
+
+A tensor core's arithmetic is a fact, no fault: TF32 has 5,000 times the error of float32 products. It keeps 11 bits of
+each value, cut off or to the nearest, whatever its exponent, where float16 loses values that are small or large;
+several products of 16-bit parts keep about 16 or 20 bits.
+"""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from accuracy.core.dtype import FORMATS, form_of
+from accuracy.core.dtype import ARITHMETIC, EIGHT_BITS, FORMATS, form_of, rounding_band
+from accuracy.results.table import ALL_RANKS
 
 LEVEL = 0.41
 """Relative error (Frobenius) of rounding once to nearest, in unit roundoffs: the root mean square of a uniform error,
@@ -44,3 +52,62 @@ def coarser_format(
         if spread and expected / WITHIN <= level <= expected * WITHIN:
             return form.name, f"the error is {level / form.unit_roundoff:.2g} unit roundoffs of {form.name}"
     return None
+
+
+WIDE = 30.0
+"""Octaves of v up and down in inputs `copied`: float16 has 15 and 24."""
+TF32, SPLIT = ("tf32_cut", "tf32"), ("split_16", "split_20")
+MOST, MOST_SPLIT, MOST_WRONG = 2.0, 4.0, 2**-9
+"""By which the error may differ from that of one rounding: a scale moves values within a format, parts of a value are
+below their bounds. What is farther off on Gaussian inputs has a fault, as a few wrong rows are."""
+TIMES, INT8 = 3.0, (2**-9, 0.05)
+"""Of out's error on Gaussian inputs over that on whole numbers, and its size: steps of a 127th of the largest of 128
+numbers, 2.7, are 0.006 of an entry, root mean square, and as much of the scores."""
+LARGEST, MOST_GAIN = 6.0, 0.25
+"""v's largest value over their root mean square; what rounding shifts all by, over its error: a factor is all of it."""
+ONE_WAY = 0.5
+"""Mean of the error over its root mean square: 0.87 where digits are cut off, 0 where they are rounded."""
+
+
+def arithmetic_of(rows: pd.DataFrame) -> str | None:
+    """Return what a function computes its products in, by its rows of out; None: its dtype."""
+    rows = rows[(rows["tensor"] == "out") & (rows["rank"] == ALL_RANKS) & ~(rows["nonfinite"] > 0)]
+    if _has_scores_in_8_bits(rows):
+        return "int8"
+    gaussian = rows.loc[(rows["inputs"] == "gaussian") & (rows["dtype"] == "float32"), "error_rel"]
+    known = [name for name in ARITHMETIC if name not in SPLIT or not gaussian.max() > MOST_WRONG]
+    rows = rows[(rows["inputs"] == "copied") & (rows["error_rel"] > 0)]
+    is_wide = rows["inputs_options"] == f"octaves={WIDE}"
+    lost = rows.loc[is_wide, "error_rel"].max()
+    rows = rows[~is_wide]
+    alike = (rows["error_rel"] <= MOST * lost) & (lost <= MOST * rows["error_rel"])
+    rows = rows[(rows["dtype"] != "float32") | alike]  # else a format of few exponents, as float16
+    return next((name for row in rows.to_dict("records") for name in known if _is_of(row, name)), None)
+
+
+def _has_scores_in_8_bits(rows: pd.DataFrame) -> bool:
+    """Whether out is wrong by about a hundredth in every dtype, and right where q and k are exact in INT8."""
+    levels = rows.groupby(["dtype", "inputs"])["error_rel"].max().unstack()
+    if levels.empty or not {"gaussian", "whole"} <= {*levels}:
+        return False
+    levels = levels[["gaussian", "whole"]].dropna()
+    bands = [max(INT8[0], rounding_band("out", str(dtype))) for dtype in levels.index]  # v may be in 16 bits
+    right = (levels["whole"] <= bands) & (levels["whole"] * TIMES <= levels["gaussian"])
+    return bool(len(levels) and right.all() and levels["gaussian"].between(*INT8).all())
+
+
+def _is_of(row: Mapping[Any, Any], name: str) -> bool:
+    """Whether v was rounded to a format: by the size of out's error, the bits of its values, and their sides."""
+    times = row["error_rel"] / LEVEL / ARITHMETIC[name].unit_roundoff
+    if name == "int8" or (name in EIGHT_BITS) == (row["dtype"] == "float32"):
+        return False
+    most = 2 * ARITHMETIC[name].unit_roundoff * LARGEST * row["reference_rms"]  # cut off: twice as far
+    if row["error_max"] > most or (name != "tf32_cut" and abs(row["error_gain"]) > row["error_rel"] * MOST_GAIN):
+        return False
+    if name in SPLIT:
+        return FORMATS["float16"].precision < row["significand_bits"] and 1 / MOST_SPLIT <= times < MOST_SPLIT
+    if name in TF32:
+        cut = row["error_outward"] < -ONE_WAY * row["error_rms"]
+        right = FORMATS["bfloat16"].precision < row["significand_bits"] <= ARITHMETIC["tf32"].precision
+        return bool(right and cut == (name == "tf32_cut"))
+    return bool(1 / MOST <= times <= MOST)

@@ -27,6 +27,7 @@ CHANGES = {
 }
 TIED = ", but for a bias on tied inputs, where equal values round alike in 16 bits (weights, or heads' dk and dv)"
 KEPT_SUM = "; the sum over keys is kept in 16 bits, whose error grows with the length: {}"
+GROWN = "; the error of out grows with the length, as that of sums which are kept in 16 bits does: {}"
 WINDOWS = {"behind": "on either side of a query's own", "keys": "that a query sees, its own among them"}
 _RUNS = ", in {runs:.0f} runs, on ranks {ranks}"
 FINDINGS = {  # by the kind of a finding, with its numbers, its tensor and its dtype
@@ -217,7 +218,7 @@ def _healthy(facts: "Facts") -> str:
     text = "rounds as a function that computes in float32 inside should" if FORMAT in facts.inside else "merely rounds"
     text = f"computes {facts.arithmetic}, which is no fault, and {text}" if facts.arithmetic else text
     text += TIED if WEIGHTS in facts.inside else ""
-    text += KEPT_SUM.format(facts.kept_sum) if facts.kept_sum else ""
+    text += KEPT_SUM.format(facts.kept_sum) if facts.kept_sum else GROWN.format(facts.grown) if facts.grown else ""
     if facts.unsteady:
         text += f", but for {listed(facts.unsteady)}, whose sums are added in another order from call to call"
     text += "; nothing else found" if facts.inside - {LSE, SCORES} else ""
@@ -244,10 +245,8 @@ def evidence(facts: "Facts") -> Iterator[str]:
     yield from (f"Not measured on {size} ranks: {reason}." for size, reason in facts.missing_sizes.items())
     yield from (f"Not measured in {', '.join(dtypes)}: {reason}." for reason, dtypes in facts.unmeasured.items())
     yield from [f"It takes a window as the keys {WINDOWS[facts.window]}."] if facts.window in WINDOWS else []
-    if facts.not_taken:
-        yield f"Not taken, so not asked: {'; '.join(facts.not_taken)}."
-    if facts.not_returned:
-        yield f"Not returned, so not judged: {', '.join(facts.not_returned)}."
+    yield from [f"Not taken, so not asked: {'; '.join(facts.not_taken)}."] if facts.not_taken else []
+    yield from [f"Not returned, so not judged: {', '.join(facts.not_returned)}."] if facts.not_returned else []
     for cases, first, reason in facts.failures:
         yield f"Not measured in {count(cases, 'case')}, the first with {first}: {reason}."
     for each in facts.causes.values():

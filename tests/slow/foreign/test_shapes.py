@@ -63,16 +63,40 @@ def of_its_own_scale(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Te
     return of_any_dtype(q, k, v, causal=causal, softmax_scale=q.shape[3] ** -0.5)
 
 
+def of_no_scale(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float | None = None) -> Tensor:
+    """Attention that refuses to be told a scale."""
+    if softmax_scale is not None:
+        raise ValueError("softmax_scale is not supported")
+    return of_any_dtype(q, k, v, causal=causal, softmax_scale=q.shape[3] ** -0.5)
+
+
+def of_default_scale(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
+    """Attention that refuses other scales than D^-0.5."""
+    if abs(softmax_scale - q.shape[3] ** -0.5) > 1e-6:
+        raise ValueError("softmax_scale is not supported")
+    return of_any_dtype(q, k, v, causal=causal, softmax_scale=softmax_scale)
+
+
+def of_eight_heads(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
+    """Attention that refuses numbers of heads which 8 does not divide."""
+    if q.shape[2] % 8:
+        raise ValueError("heads")
+    return of_any_dtype(q, k, v, causal=causal, softmax_scale=softmax_scale)
+
+
 @pytest.mark.parametrize(
     ("function", "how", "most", "refused"),
     [
-        (of_any_dtype, {}, 50, set()),
-        (of_16_bits, {}, 48, set()),
-        (of_one_mask, {"mask": "full"}, 25, {"head_dim=8"}),
+        (of_any_dtype, {}, 54, set()),
+        (of_16_bits, {}, 52, set()),
+        (of_one_mask, {"mask": "full"}, 32, {"head_dim=8"}),
         (of_few_head_dims, {}, 37, {*(f"head_dim={dim}" for dim in (8, 16, 24, 32, 40)), "mask=full",
                                     *(f"seqlen={length}" for length in (40, 43, 48, 96, 192))}),
         (of_one_key_head, {}, 60, {*(f"head_dim={dim}" for dim in (8, 16, 24, 32, 40, 64)), "heads_kv=2"}),
         (of_its_own_scale, {}, 60, set()),
+        (of_no_scale, {}, 60, {"softmax_scale=0.2"}),
+        (of_default_scale, {}, 70, {"softmax_scale=0.2"}),
+        (of_eight_heads, {}, 60, {"heads=2", "heads=4"}),
     ],
 )  # fmt: skip
 def test_a_function_meets_few_shapes_and_is_asked_what_it_refuses(
@@ -80,19 +104,43 @@ def test_a_function_meets_few_shapes_and_is_asked_what_it_refuses(
 ) -> None:
     """Those that it is asked in are those of the sweep, but for one or two."""
 
-    def planned(*asking: Any) -> NoReturn:
-        configuration, not_taken = with_answers(*asking)
-        raise Planned([each.case for each in plan(configuration, None, 1) if each.unsupported is None], not_taken)
-
-    monkeypatch.setattr("accuracy.api.measure.with_answers", planned)
     CALLED.clear()
-    with pytest.raises(Planned) as found:
-        accuracy.diagnose(function, world_size=1, device="cpu", progress=False, **how)
-    cases, not_taken = found.value.args
+    cases, not_taken = planned(function, monkeypatch, **how)
     assert {str(each.unsupported).removeprefix("not taken: ").partition(" ")[0] for each in not_taken} == refused
+    assert len(cases) >= 40
+    takes_few_queries = function not in (of_few_head_dims, of_eight_heads)
+    assert any(each.problem.seqlen > 32_768 for each in cases) == takes_few_queries
     sweep = {(*sizes(each.problem), each.dtype, each.problem.causal, each.problem.softmax_scale) for each in cases}
     every = CALLED | {(*each[:-1], round(each[-1], 6)) for each in sweep}
     assert len(every) <= most, sorted(every)
+
+
+def planned(function: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch, **how: str) -> Any:
+    """Return the cases of a function's sweep, and those that it refused."""
+
+    def raising(*asking: Any) -> NoReturn:
+        configuration, not_taken = with_answers(*asking)
+        raise Planned([each.case for each in plan(configuration, None, 1) if each.unsupported is None], not_taken)
+
+    monkeypatch.setattr("accuracy.api.measure.with_answers", raising)
+    with pytest.raises(Planned) as found:
+        accuracy.diagnose(function, world_size=1, device="cpu", progress=False, **how)
+    return found.value.args
+
+
+@pytest.mark.parametrize("form", ["pair", "behind"])
+def test_a_window_without_a_default_is_told_always(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def windowed(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, window_size: Any) -> Tensor:
+        behind = window_size if form == "behind" else window_size[0]
+        k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2).transpose(1, 2).float() for x in (k, v))
+        scores = q.transpose(1, 2).float() @ k.mT * softmax_scale
+        scores = visible(scores) if causal else scores
+        past = torch.ones_like(scores[0, 0], dtype=torch.bool).tril(-behind - 1) & (behind >= 0)
+        return (scores.masked_fill(past, -torch.inf).softmax(-1) @ v).transpose(1, 2).to(q.dtype)
+
+    cases, _ = planned(windowed, monkeypatch)
+    assert {dict(each.variant.options)["window"] for each in cases} == {form}
+    assert {each.problem.window for each in cases} == {None, 10}
 
 
 def sizes(problem: Problem) -> tuple[int, ...]:
