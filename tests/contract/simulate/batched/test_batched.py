@@ -89,7 +89,6 @@ def test_an_error_says_what_it_was_and_whose_call(
     kernel: type[Folding], words: tuple[str, ...], calls: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program, "BATCHED_DEVICES", ("cpu",))
-    monkeypatch.setattr("accuracy.simulate.batched.fold.position_is_irrelevant", lambda x: True)
     ((case, shards),) = cases("world_size=4", *words)
     with pytest.raises(RankFailed, match=message):
         simulate(case, shards, kernel=kernel(build_kernel(case), calls))
