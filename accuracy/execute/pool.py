@@ -182,8 +182,7 @@ class Queue:
 
     Cases that share inputs and reference are a group. A worker keeps its group until no case of it is left. Then it
     opens the largest group that no worker has. Where every group has a worker, it joins the one with most cases left
-    for each of its workers; that group's reference it reads from the disk, or computes again where that takes less than
-    `reference.min_seconds`.
+    for each of its workers, and computes that group's reference again.
     """
 
     def __init__(self, cases: Iterable[Case]) -> None:
