@@ -16,13 +16,13 @@ from accuracy.simulate.batched import fold
 from accuracy.simulate.batched.fold import blamed
 from accuracy.variant import llama3
 from accuracy.variant.base import Rank
-from accuracy.variant.llama3 import HeadGroup
+from accuracy.variant.llama3 import HeadGroup, Llama3
 from accuracy.variant.ring import COPIED_ELEMENTS
 from accuracy.world import simulated
 from accuracy.world.base import Results, Tensors
 
 
-def forward(rank: Rank, shards: Sequence[Tensors]) -> list[Results]:
+def forward(schedule: Llama3, rank: Rank, shards: Sequence[Tensors]) -> list[Results]:
     """`Llama3.forward` on q, k, v of every rank: out, lse of each. rank: any of them, for what all share. Raises
     RankFailed with the rank whose call raised."""
     queries, *kv = zip(*shards, strict=True)
@@ -35,7 +35,7 @@ def forward(rank: Rank, shards: Sequence[Tensors]) -> list[Results]:
     return list(found)
 
 
-def backward(rank: Rank, shards: Sequence[Tensors]) -> list[Results]:
+def backward(schedule: Llama3, rank: Rank, shards: Sequence[Tensors]) -> list[Results]:
     """`Llama3.backward` on dout, q, k, v, out, lse of every rank: dq, dk, dv of each. rank, errors: as for
     `forward`."""
     douts, queries, *kv, outs, lses = zip(*shards, strict=True)

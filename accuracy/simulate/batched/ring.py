@@ -16,18 +16,18 @@ from accuracy.kernel.block.running_state import RunningState
 from accuracy.simulate.batched import fold
 from accuracy.simulate.batched.fold import Call, RankPartials, RankSums, blamed, items
 from accuracy.variant.base import Rank
-from accuracy.variant.ring import Blocks
+from accuracy.variant.ring import Blocks, Ring
 from accuracy.world.base import Results, Tensors
 
 
-def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Results]:
+def forward(schedule: Ring, rank: Rank, shards: Sequence[Tensors]) -> list[Results]:
     """`Ring.forward` on q, k, v of every rank: out, lse of each. rank: any of them, for what all share. Raises
     RankFailed with the ranks of a call that raised."""
     size, batch = len(shards), len(shards[0][0])
     rank = fold.of_items(rank, batch)
     q, *kv = (_joined(same) for same in zip(*shards, strict=True))
     partials = RankPartials(rank.running(q), size, batch)
-    for calls, k, v, _ in _turns(rank, blocks, kv, together=True):
+    for calls, k, v, _ in _turns(rank, schedule.blocks, kv, together=True):
         reads = ("rows", q), ("keys", k), ("keys", v)
         if isinstance(partials.whole, RunningState):
             _carry(rank, partials, calls, reads)
@@ -50,7 +50,7 @@ def _carry(rank: Rank, partials: RankPartials, calls: Sequence[Call], reads: fol
                 partial.add(call.block, k, v, rank.scale)
 
 
-def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Results]:
+def backward(schedule: Ring, rank: Rank, shards: Sequence[Tensors]) -> list[Results]:
     """`Ring.backward` on dout, q, k, v, out, lse of every rank: dq, dk, dv of each. rank, errors: as for `forward`. dk
     and dv stay with the keys they belong to, and are rounded at each of their hops as the wire does."""
     size, batch = len(shards), len(shards[0][0])
@@ -60,7 +60,7 @@ def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resu
     dq, dk, dv = sums = [RankSums(x, rank.accumulator(name, x).dtype, size, batch) for name, x in like.items()]
     dtype = str(rank.dtype).removeprefix("torch.")
     exact = rank.precision.dtype("gradient_wire", dtype) == rank.precision.dtype("dkv_accumulator", dtype)
-    for calls, k, v, hop in _turns(rank, blocks, kv, together=exact):
+    for calls, k, v, hop in _turns(rank, schedule.blocks, kv, together=exact):
         reads = ("rows", dout), ("rows", q), ("keys", k), ("keys", v), ("rows", out), ("lse", lse)
         for call, (dq_block, dk_block, dv_block) in fold.computed(
             "backward", rank, calls, reads, batch, rank.differentiate
