@@ -84,9 +84,8 @@ def measure(
     elif workers > 1 or (workers and (start.only_workers_measure or configuration.case_seconds < math.inf)):
         from accuracy.execute import pool
 
-        unsupported = (each for each in pending if each.unsupported is not None)  # they need no GPU
-        meanwhile = here(_pipeline(configuration), unsupported)
-        yield from pool.measure(runnable, work(configuration, folder, workers), begin, meanwhile)
+        yield from here(_pipeline(configuration), (each for each in pending if each.unsupported is not None))
+        yield from pool.measure(runnable, work(configuration, folder, workers), begin)
     else:
         yield from here(_pipeline(configuration), pending)
 

@@ -7,11 +7,13 @@ a few key/value heads at a time. Every query row is computed by one kernel call,
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
+from accuracy.core.dtype import FromZero, OneOf
 from accuracy.core.masks import Block
 from accuracy.core.precision import Precision
 from accuracy.core.sharding import UNEVEN, segments, total
@@ -26,13 +28,8 @@ class Options:
     dv are summed, null: one after another, as NCCL's ring does; `tree`: neighbours first, then their sums, as its
     reduce-scatter in parallel trees (PAT)."""
 
-    heads_stride: int = 1
-    add: str | None = None
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for an unknown order."""
-        if self.add not in (None, "tree"):
-            raise ValueError(f"add={self.add!r} is unknown; allowed: null, tree")
+    heads_stride: FromZero = 1
+    add: Annotated[str, OneOf("tree")] | None = None
 
 
 @dataclass(frozen=True)
@@ -141,8 +138,8 @@ class Llama3(Schedule):
 
     def unsupported(self, case: Case) -> str | None:
         """The stride divides the key/value heads."""
-        stride = dict(case.variant.options).get("heads_stride", 1)
-        if not isinstance(stride, int) or stride < 0 or (stride and case.problem.heads_kv % stride):
+        stride = int(dict(case.variant.options).get("heads_stride") or 0)
+        if stride and case.problem.heads_kv % stride:
             return f"heads_stride={stride} must divide problem.heads_kv={case.problem.heads_kv}"
         return None
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +24,6 @@ from accuracy.variant.join import Running
 from accuracy.variant.ring import COPIED_ELEMENTS, Blocks
 from accuracy.world.base import Tensors
 from accuracy.world.simulated import RankFailed
-
-T = TypeVar("T")
 
 
 class Seat(NamedTuple):
