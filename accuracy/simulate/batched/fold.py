@@ -26,13 +26,6 @@ from accuracy.world.base import Tensors
 from accuracy.world.simulated import RankFailed
 
 
-class Seat(NamedTuple):
-    """Which rank of how many: all that a plan knows of the world."""
-
-    rank: int
-    size: int
-
-
 class Call(NamedTuple):
     """A block of consecutive ranks, on the keys of the ranks `shift` further on. shape: the block in tensors of its
     rows and keys alone, which calls of one shape have alike."""
@@ -48,25 +41,18 @@ class Call(NamedTuple):
         return range(self.ranks.start + self.shift, self.ranks.stop + self.shift)
 
 
-def at_every_seat(rank: Rank, size: int) -> list[Rank]:
-    """Return the rank as each of so many, for plans: their worlds carry nothing."""
-    seats: list[Any] = [Seat(number, size) for number in range(size)]
-    return [replace(rank, world=seat) for seat in seats]
-
-
 def steps(rank: Rank, blocks: Blocks, length: int) -> tuple[tuple[Call, ...], ...]:
     """Return the calls of each step of the ring, the ranks' own keys first; a rank may be in none. A plan is kept for
     cases that differ in numbers and roundings alone. rank: any of them; length: tokens a rank."""
     unknown: dict[str, Any] = {"kernel": None, "dtype": torch.float64, "scores": Scores(1.0)}
     direction = Precision(ring_direction=rank.precision.ring_direction)
-    seat: Any = Seat(0, rank.world.size)
-    return _steps(replace(rank, world=seat, precision=direction, **unknown), blocks, length)
+    return _steps(replace(rank.seated(0), precision=direction, **unknown), blocks, length)
 
 
 @lru_cache(maxsize=32)
 def _steps(layout: Rank, blocks: Blocks, length: int) -> tuple[tuple[Call, ...], ...]:
     size = layout.world.size
-    ranks = at_every_seat(layout, size)
+    ranks = [layout.seated(number) for number in range(size)]
     onward = -1 if layout.precision.ring_direction == "next" else 1
     return tuple(tuple(_calls_at(ranks, blocks, length, step * onward)) for step in range(size))
 

@@ -64,7 +64,7 @@ def _gathered(
 ) -> Iterator[tuple[HeadGroup, Tensors, list[Rank]]]:
     """Groups of heads that may be one kernel call as one, their keys and values (B, S, Hk', D) in sequence, and every
     rank with a kernel that takes them so. q: of one rank, for its shape."""
-    ranks = fold.at_every_seat(rank, len(kv[0]))
+    ranks = [rank.seated(number) for number in range(len(kv[0]))]
     groups = llama3.head_groups(rank, q.shape[2], kv[0][0].shape[2])
     for group, count in _together(groups, _at_once(ranks, way, groups, q, kv[0][0])):
         sent = (torch.stack([llama3.on_the_wire(rank, x, group) for x in same]) for same in kv)
