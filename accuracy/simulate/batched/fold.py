@@ -135,9 +135,10 @@ def _in_lots(
     for call in calls:
         counts[call.shape] += len(call.ranks)
     wide = dict.fromkeys(counts, 1)
-    for shape, count in counts.items() if foldable else ():
-        most = foldable(way, count, of["rows"][:, shape.query], of["keys"][:, shape.key])
-        wide[shape] = max(1, min(most, COPIED_ELEMENTS // (row * max(shape.query.stop, shape.key.stop))))
+    if foldable is not None:
+        for shape, count in counts.items():
+            most = foldable(way, count, of["rows"][:, shape.query], of["keys"][:, shape.key])
+            wide[shape] = max(1, min(most, COPIED_ELEMENTS // (row * max(shape.query.stop, shape.key.stop))))
     cut: list[Call] = []
     lots: dict[int, list[int]] = {}
     filled: dict[Block, list[int]] = {}
