@@ -130,7 +130,7 @@ def _in_lots(
     those of the parts that are one call: as many as kernel and memory allow."""
     foldable = getattr(rank.kernel, "foldable", None)
     of = {what: x[:batch] for what, x in reads if what != "lse"}
-    row = max(x[:batch, 0].numel() for _, x in reads)
+    row = max(x[:, 0].numel() for x in of.values())
     counts: Counter[Block] = Counter()
     for call in calls:
         counts[call.shape] += len(call.ranks)
