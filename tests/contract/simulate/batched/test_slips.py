@@ -21,9 +21,8 @@ SLIPS = [
     (ring, 'now.copy_(rank.sent("gradient_wire", now))', "pass"),
     (ring, "dk.add(call.sources,", "dk.add(call.ranks,"),
     (ring, "dq.add(call.ranks, call.block.query, dq_block)", "dq.add(call.ranks, call.block.query, dq_block.flip(1))"),
-    (llama3, "llama3.on_the_wire(rank, x, group)", "x[:, :, group.kv]"),
     (llama3, "(-1, self.count)).movedim(1, 2)", "(-1, self.count)).flip(1).movedim(1, 2)"),
-    (llama3, "queries, outs, lses, strict", "queries, outs, lses[::-1], strict"),
+    (llama3, "self._apart(x) for x in given[:5]", "self._apart(x) for x in (given[0].flip(2), *given[1:5])"),
     (simulated, "parts[senders, own]", "parts[own, senders]"),
 ]
 PLACES = {
