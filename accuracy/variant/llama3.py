@@ -65,29 +65,15 @@ async def _gathered(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> AsyncIterato
     groups = head_groups(rank, q.shape[2], k.shape[2])
 
     def gather(group: HeadGroup) -> Awaitable[Tensors]:
-        return rank.world.all_gather([on_the_wire(rank, x, group) for x in (k, v)])
+        sent = (rank.widest(x[:, :, group.kv]) for x in (k, v))
+        return rank.world.all_gather([x.to(rank.place("wire")).contiguous() for x in sent])
 
     arriving = gather(groups[0])
     for group, following in zip_longest(groups, groups[1:]):
         gathered = await arriving
         if following is not None:
             arriving = gather(following)
-        yield group, in_sequence(rank, gathered)
-
-
-def on_the_wire(rank: Rank, x: Tensor, group: HeadGroup) -> Tensor:
-    """What a rank sends of its k or v (B, S/W, Hk, D): (B, S/W, Hk', D)."""
-    return rank.widest(x[:, :, group.kv]).to(rank.place("wire")).contiguous()
-
-
-def in_sequence(rank: Rank, gathered: Tensors) -> Tensors:
-    """Shards as they were gathered, (W, B, S/W, Hk', D) on the wire: (B, S, Hk', D) in the case's dtype."""
-    return tuple(sharding.join(x, rank.sharding).to(rank.dtype) for x in gathered)
-
-
-def unfilled(rank: Rank, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Memory for the out and lse of the queries q (B, S/W, H, D)."""
-    return rank.unfilled(q), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=rank.lse_dtype)
+        yield group, tuple(sharding.join(x, rank.sharding).to(rank.dtype) for x in gathered)
 
 
 def attend(rank: Rank, everything: Tensors, group: HeadGroup, q: Tensor, out: Tensor, lse: Tensor) -> None:
@@ -145,7 +131,7 @@ class Llama3(Schedule):
 
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """See `Schedule.forward`."""
-        out, lse = unfilled(rank, q)
+        out, lse = rank.unfilled(q), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=rank.lse_dtype)
         async for group, everything in _gathered(rank, q, k, v):
             attend(rank, everything, group, q, out, lse)
         return out, lse
