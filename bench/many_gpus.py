@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -32,7 +31,7 @@ def lines(device: str, most: int | None = None, words: Sequence[str] = ()) -> It
     if most < 2:
         yield f"many GPUs: not measured, there is {most or 'no'} GPU"
         return
-    chosen = replace(configuration(*throughput.grid(device), *words), reference_folder=None)
+    chosen = configuration(*throughput.grid(device), *words)
     cases = [each.case for each in plan(chosen, None) if each.unsupported is None]
     spent(chosen, [case for case in cases if case.world_size == 2], 1)  # what is compiled to the disk is there now
     one: list[float] = []

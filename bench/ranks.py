@@ -25,7 +25,6 @@ from accuracy.execute.ranks import agent, journal
 from accuracy.execute.ranks.rank import Rank, Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.simulate.program import Mode, Ran
 from accuracy.world.base import Tensors
 from tests.measuring import configuration
@@ -77,7 +76,7 @@ def lines(device: str) -> Iterator[str]:
 def _measure(asked: Configuration, pending: list[Planned]) -> dict[str, Any]:
     """Seconds until the ranks are ready, and what `timed` found."""
     with tempfile.TemporaryDirectory() as name:
-        task = replace(task_of(asked, Path(name), pending), pipeline=Pipeline("bench", Cache(None, 0.0)))
+        task = replace(task_of(asked, Path(name), pending), pipeline=Pipeline("bench"))
         begin = time.perf_counter()
         deque(agent.measure(task, pending, lambda case: None, timed), maxlen=0)
         found: dict[str, Any] = json.loads((task.folder / "spent.json").read_text())

@@ -28,7 +28,6 @@ from accuracy.core.case import Case
 from accuracy.execute.plan import plan
 from accuracy.kernel.base import Kernel
 from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.runtime import arithmetic, device
 from accuracy.runtime.sharding import cut
 from accuracy.simulate import program
@@ -100,7 +99,7 @@ def lines(here: str, names: Sequence[str] = VARIANTS, detail: bool = False) -> I
     words = f"variant=[{','.join(('single_device', *names))}]", "world_size=[1,16]", "dtype=bfloat16"
     plans = plan(configuration(*words, *PROBLEM[here], f"device={here}"), None)
     cases = {each.case.variant.name: each.case for each in plans if each.unsupported is None}
-    pipeline = Pipeline("benchmark", Cache(None, 0.0))
+    pipeline = Pipeline("benchmark")
     of = on_gpu if here == "cuda" else on_cpu
     found = {name: of(cases[name], shards_of(pipeline, cases[name])) for name in ("single_device", *names)}
     alone, kernel = found["single_device"], cases["single_device"].kernel.name

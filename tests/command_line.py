@@ -11,7 +11,7 @@ from accuracy.cli import USAGE_ERROR, run
 from tests import processes
 from tests.processes import Process
 
-TINY = ("problem.seqlen=32", "problem.heads=2", "problem.heads_kv=2", "problem.head_dim=8", "reference.folder=null",
+TINY = ("problem.seqlen=32", "problem.heads=2", "problem.heads_kv=2", "problem.head_dim=8",
         "report=false")  # fmt: skip
 SHORT = (*TINY, "device=cpu", "variant=ring", "world_size=2", "dtype=float32")
 

@@ -15,7 +15,6 @@ from accuracy.execute import dispatch
 from accuracy.execute.plan import measured, plan
 from accuracy.execute.settle import read_settled
 from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.results import table
 from accuracy.simulate.program import RunRanks
 
@@ -31,7 +30,7 @@ def configuration(*overrides: str, folders: Sequence[Path] = ()) -> Configuratio
 
 def pipeline(run_ranks: RunRanks | None = None) -> Pipeline:
     """One that keeps no reference on the disk."""
-    return Pipeline("test", Cache(None, 0.0), run_ranks)
+    return Pipeline("test", run_ranks=run_ranks)
 
 
 def cases(*overrides: str, folders: Sequence[Path] = ()) -> list[Case]:
@@ -56,7 +55,7 @@ def case_of(*overrides: str, folders: Sequence[Path] = ()) -> Case:
 def run(folder: Path, *grids: Sequence[str], folders: Sequence[Path] = ()) -> pd.DataFrame:
     """Measure into a new folder as the command does, as the first grid says; its rows."""
     folder.mkdir()
-    asked = [configuration("reference.folder=null", *words, folders=folders) for words in grids]
+    asked = [configuration(*words, folders=folders) for words in grids]
     plans = [each for grid in asked for each in plan(grid, None)]
     for _ in dispatch.measure(asked[0], folder, plans, None, lambda case: None):
         pass

@@ -60,7 +60,7 @@ def _carry_out(
     from accuracy.execute import run
     from accuracy.execute.ask import measured_here, with_answers
     from accuracy.execute.dispatch import fitting_workers
-    from accuracy.execute.folder import make_writable, opened
+    from accuracy.execute.folder import opened
     from accuracy.execute.plan import plan, ranks_here
 
     if not gc.isenabled():  # `run.command`: what stays is imported
@@ -78,8 +78,6 @@ def _carry_out(
         if first:
             print(plan_text(plans, folder))
         return 0
-    if first and configuration.reference_folder is not None:
-        make_writable("reference.folder", configuration.reference_folder)
     with opened(folder, configuration.device) if first else nullcontext():
         launched = _joined(configuration, plans, folder, launch)
         if not first:

@@ -100,7 +100,7 @@ def without_places(about: dict[str, Any]) -> dict[str, Any]:
     """run.json without what was local to the machine that measured (where it wrote, its process), and without the plan,
     which a finished run has measured as a whole."""
     words = [str(word) for word in about["argv"]]
-    words = [word for word in words if word.split("=")[0] not in ("output_dir", "report", "reference.folder")]
+    words = [word for word in words if word.split("=")[0] not in ("output_dir", "report")]
     config = {key: value for key, value in about["config"].items() if key not in ("output_dir", "report", "reference")}
     rest = {name: value for name, value in about.items() if name != "plan"}
     return {**rest, "argv": words, "command": " ".join(words), "config": config, "process": None}

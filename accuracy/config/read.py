@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge, Gt
+from annotated_types import Gt
 from pydantic import BeforeValidator, SkipValidation
 
 from accuracy.config.checks import Axis, check, combinations, mapping, unknown_key
@@ -95,8 +95,6 @@ class Configuration:
     also: SkipValidation[tuple["Configuration", ...]]  # more grids, each the configuration with some keys changed
     unusable: Annotated[str, OneOf("stop", "record")]  # a value that no case can use: a mistake, or rows that say why
     given_keys: Annotated[str, OneOf("main", "everywhere")]  # in which grids a key holds that a user gave
-    reference_folder: Annotated[Path | None, BeforeValidator(_path)]
-    reference_min_seconds: Annotated[float, Ge(0)]
     reference_method: Annotated[str, OneOf("auto", "fused", "torch")]
     output_dir: Annotated[Path | None, BeforeValidator(_path)]
     report: bool
@@ -112,8 +110,8 @@ class Configuration:
         **{f"{key}s": key for key in (
             "variant", "kernel", "precision", "problem", "dtype", "world_size", "seed"
         )},
-        **{f"reference_{key}": f"reference.{key}" for key in ("folder", "min_seconds", "method")},
-        "batched": "world.simulated.batched", "backend": "world.processes.backend",
+        "reference_method": "reference.method", "batched": "world.simulated.batched",
+        "backend": "world.processes.backend",
         **{key: f"world.processes.{key}" for key in ("timeout_seconds", "share_gpu", "sums")},
         "paths_a": "path_a", "paths_b": "path_b",
     }  # fmt: skip

@@ -17,7 +17,6 @@ from accuracy.execute import start, worker
 from accuracy.execute.plan import Planned
 from accuracy.execute.worker import Work
 from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.runtime import arithmetic, device
 
 if TYPE_CHECKING:
@@ -70,7 +69,8 @@ def measure(
     if alone := [each for each in pending if _needs_no_other(each)]:
         from accuracy.measurement.reruns import run_alone
 
-        yield from here(Pipeline(configuration.name, _cache(configuration), run_alone, alone=True), alone)
+        pipeline = Pipeline(configuration.name, configuration.reference_method, run_alone, alone=True)
+        yield from here(pipeline, alone)
         pending = [each for each in pending if not _needs_no_other(each)]
     runnable = [each.case for each in pending if each.unsupported is None]
     workers = min(configuration.workers, len(runnable))
@@ -80,9 +80,8 @@ def measure(
     elif workers > 1 or (workers and (start.only_workers_measure or configuration.case_seconds < math.inf)):
         from accuracy.execute import pool
 
-        unsupported = (each for each in pending if each.unsupported is not None)  # they need no GPU
-        meanwhile = here(_pipeline(configuration), unsupported)
-        yield from pool.measure(runnable, work(configuration, folder, workers), begin, meanwhile)
+        yield from here(_pipeline(configuration), (each for each in pending if each.unsupported is not None))
+        yield from pool.measure(runnable, work(configuration, folder, workers), begin)
     else:
         yield from here(_pipeline(configuration), pending)
 
@@ -154,8 +153,4 @@ def work(configuration: Configuration, folder: Path, workers: int) -> Work:
 
 
 def _pipeline(configuration: Configuration) -> Pipeline:
-    return Pipeline(configuration.name, _cache(configuration), batched=configuration.batched)
-
-
-def _cache(configuration: Configuration) -> Cache:
-    return Cache(configuration.reference_folder, configuration.reference_min_seconds, configuration.reference_method)
+    return Pipeline(configuration.name, configuration.reference_method, batched=configuration.batched)

@@ -7,7 +7,6 @@ session that waits for the end of the one that started it, which may be killed, 
 
 import contextlib
 import os
-import select
 import signal
 import sys
 import time
@@ -17,9 +16,6 @@ from pathlib import Path
 NAME = "ACCURACY_PROCESS"
 SECONDS = 2.0
 """For all marked processes to be gone; in that time, one may fork while others are killed."""
-STOPPED_SECONDS = 5.0
-"""After which a process that was stopped is told to go on while processes of its run go on: a shell's Ctrl-Z stops them
-all, a user's function that sends SIGSTOP to its parents stops one."""
 
 
 def marked(mark: str) -> list[int]:
@@ -73,25 +69,6 @@ def stat(pid: int) -> tuple[str, int]:
     return "", 0
 
 
-def _stopped(parent: int, mark: str) -> list[int]:
-    """The parent, and the server that it started, where they are stopped and the others go on."""
-    states = {pid: stat(pid) for pid in (parent, *marked(mark))}
-    if all(state in ("T", "") for state, _ in states.values()):
-        return []
-    return [pid for pid, (state, of) in states.items() if state == "T" and parent in (pid, of)]
-
-
-def _guard(mark: str, parent: int) -> None:
-    """Wait until the other end of this process's input is closed, which only the parent holds open."""
-    since = time.monotonic()
-    while not select.select([sys.stdin], [], [], 1.0)[0]:
-        stopped = _stopped(parent, mark)
-        since = since if stopped else time.monotonic()
-        for pid in stopped if time.monotonic() - since > STOPPED_SECONDS else ():
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGCONT)
-    kill(mark)
-
-
 if __name__ == "__main__":
-    _guard(sys.argv[1], int(sys.argv[2]))
+    sys.stdin.read()  # its end is closed where the parent, which alone holds it open, has ended
+    kill(sys.argv[1])

@@ -32,35 +32,29 @@ LEAST_PAIRS = 2**20
 """Below so many pairs of a query and a key, launches and Python take the time: all such cases count alike."""
 
 
-def measure(
-    cases: Sequence[Case], work: Work, begin: Callable[[Case], None], meanwhile: Iterable[str] = ()
-) -> Generator[str, None, None]:
+def measure(cases: Sequence[Case], work: Work, begin: Callable[[Case], None]) -> Generator[str, None, None]:
     """Yield the status of every case as it ends, in any order. Its rows are in the folder then.
 
     Args:
         cases: all are of a simulated world.
         work: what each worker does, on which device.
         begin: told each case as a worker gets it.
-        meanwhile: statuses of what this process does while it waits.
 
     The generator is to be closed, so that no process stays.
     """
     with output.limited() as printed, start.no_process_stays():
-        more, queue, workers = iter(meanwhile), Queue(cases), list[_Worker]()
+        queue, workers = Queue(cases), list[_Worker]()
         try:
             for number, gpu in enumerate(work.gpus):
                 workers.append(_Worker(number, gpu, work, printed))
             while busy := [each for each in workers if each.keep_busy(queue, begin)]:
                 by_handle: dict[Any, _Worker] = {handle: each for each in busy for handle in each.handles}
-                if (status := next(more, None)) is not None:
-                    yield status
-                seconds = 0.0 if status is not None else min(each.deadline for each in busy) - time.monotonic()
+                seconds = min(each.deadline for each in busy) - time.monotonic()
                 ready = wait([*by_handle], min(max(seconds, 0.0), LONGEST_WAIT))
                 for each in {by_handle[handle] for handle in ready}:
                     yield from each.hear(queue)
                 for each in busy:
                     each.kill_if_late()
-            yield from more
             while (case := queue.take(0)) is not None:
                 yield _lost(work, case, "no worker process is left; the terminal says why")
         finally:
@@ -181,8 +175,7 @@ class Queue:
 
     Cases that share inputs and reference are a group. A worker keeps its group until no case of it is left. Then it
     opens the largest group that no worker has. Where every group has a worker, it joins the one with most cases left
-    for each of its workers; that group's reference it reads from the disk, or computes again where that takes less than
-    `reference.min_seconds`.
+    for each of its workers, and computes that group's reference again.
     """
 
     def __init__(self, cases: Iterable[Case]) -> None:

@@ -155,7 +155,7 @@ def _start_guard() -> None:
     if process not in _guards and only_workers_measure:  # whoever imports the package may use the server, too
         atexit.register(leftovers.kill, _mark())
     if process not in _guards and os.path.isdir("/proc/self"):
-        words = [sys.executable, "-I", "-S", leftovers.__file__, _mark(), str(process)]
+        words = [sys.executable, "-I", "-S", leftovers.__file__, _mark()]
         quiet = subprocess.DEVNULL
         _guards[process] = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, cwd="/", start_new_session=True

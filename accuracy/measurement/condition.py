@@ -29,13 +29,15 @@ from torch import Tensor
 from accuracy.core.case import Case, Problem
 from accuracy.inputs.drawing import Inputs
 from accuracy.kernel.block.calls import part_of
-from accuracy.measurement.metrics import Array
+from accuracy.measurement.metrics import Array, appended
 from accuracy.measurement.observe import Answer, Observation
+from accuracy.measurement.targets import shards_of_tensor
 from accuracy.reference.float64 import BLOCK_ELEMENTS, seen_keys
 from accuracy.results.derived import ratio
 from accuracy.runtime import given_mask
 from accuracy.runtime.dropout import Dropout
-from accuracy.runtime.sharding import cut, sharding_of, token_map
+from accuracy.runtime.sharding import sharding_of, token_map
+from accuracy.simulate.program import scores_of
 
 Named = dict[str, Tensor]
 OF_QUERIES = ("out", "lse", "delta", "dq")
@@ -77,7 +79,8 @@ def runs(case: Case, options: None) -> int:
 def answer(observation: Observation, options: None) -> Answer:
     """Return each tensor's condition numbers, of every rank and of all together."""
     case, targets = observation.case, observation.targets
-    sums = targets.magnitudes(case)
+    problem, dropout = case.problem, scores_of(case).of_all(case.problem.queries, case.problem.seqlen).dropout
+    sums = targets.once("magnitudes", lambda: magnitudes(problem, targets.inputs, targets.reference, dropout))
     found = {name: columns(case, sums, name, targets.target(case, name).values) for name in observation.compared}
     return Answer({name: {column: each.tolist() for column, each in one.items()} for name, one in found.items()})
 
@@ -88,20 +91,18 @@ def columns(case: Case, magnitudes: Magnitudes, tensor: str, reference: Tensor) 
     A rank's condition_softmax is that of its own queries.
     """
     result = _sum_of_squares(reference)
-
-    def shards(x: Tensor) -> Tensor:
-        return x.expand(case.world_size, *x.shape) if tensor == "dsink" else _shards(case, x)
-
+    softmax, absolute, squares = (
+        shards_of_tensor(case, name, x)
+        for name, x in (
+            ("lse", magnitudes.softmax), (tensor, magnitudes.absolute[tensor]), (tensor, magnitudes.squares[tensor]),
+        )
+    )  # fmt: skip
     found = {
-        "condition_softmax": (_sum_of_squares(_shards(case, magnitudes.softmax)), _count(case, magnitudes.softmax)),
-        "condition_sum": (_sum_of_squares(shards(magnitudes.absolute[tensor])), result),
-        "condition_rounding": (shards(magnitudes.squares[tensor]).flatten(1).sum(1).cpu().numpy(), result),
+        "condition_softmax": (_sum_of_squares(softmax), _count(case, magnitudes.softmax)),
+        "condition_sum": (_sum_of_squares(absolute), result),
+        "condition_rounding": (squares.flatten(1).sum(1).cpu().numpy(), result),
     }
-    return {name: np.sqrt(ratio(_with_all(above), _with_all(below), 1.0)) for name, (above, below) in found.items()}
-
-
-def _shards(case: Case, tensor: Tensor) -> Tensor:
-    return cut(tensor, sharding_of(case), case.world_size)
+    return {name: np.sqrt(ratio(appended(above), appended(below), 1.0)) for name, (above, below) in found.items()}
 
 
 def _sum_of_squares(shards: Tensor) -> Array:
@@ -112,10 +113,6 @@ def _count(case: Case, tensor: Tensor) -> Array:
     elements = tensor.numel() / case.problem.queries
     tokens = token_map(sharding_of(case), case.problem.queries, case.world_size) < case.problem.queries
     return np.maximum(1.0, elements * tokens.sum(1).numpy())
-
-
-def _with_all(each: Array) -> Array:
-    return np.append(each, each.sum())
 
 
 def magnitudes(problem: Problem, inputs: Inputs, reference: Named, dropout: Dropout | None = None) -> Magnitudes:

@@ -63,9 +63,9 @@ def _variant_bytes(case: Case) -> int:
     copies = SCORE_COPIES * (1 if problem.softcap is None and problem.dropout is None else 2)
     needed += copies * kernel_of(case.kernel).scores_at_once(problem, case.device) * accumulated
     chunk, heads = (int(str(options.get(name) or 0)) for name in ("key_chunk", "heads_stride"))
-    if case.world == "simulated" and case.device == "cuda":  # operands of several calls side by side
+    if case.world == "simulated" and case.device == "cuda":  # operands and results of several calls
         calls = max(case.world_size - 1, problem.seqlen // (case.world_size * chunk) if chunk else 0)
-        needed += 10 * min(COPIED_ELEMENTS, query * calls) * stored
+        needed += 13 * min(COPIED_ELEMENTS, query * calls) * stored
     if "heads_stride" in options:  # so many heads' keys are gathered, and each rank waits with their gradients
         ranks = case.world_size
         summed = max(key * (heads or problem.heads_kv) // problem.heads_kv, min(key, COPIED_ELEMENTS // ranks))

@@ -7,10 +7,10 @@ that goes beyond the errors is an observer: a module with `answer(observation, o
 (`observers=[explain]`) and which this file does not know.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import pyarrow as pa
 import torch
@@ -23,14 +23,12 @@ from accuracy.inputs.drawing import Inputs
 from accuracy.measurement import compute_device
 from accuracy.measurement.compare import Compared, blanked, compare
 from accuracy.measurement.targets import Targets
-from accuracy.reference.cache import Cache
+from accuracy.reference import choice
 from accuracy.reference.float64 import Reference
 from accuracy.results.table import RESULTS_SCHEMA, SIDE_TABLES, Columns, Row
 from accuracy.runtime.sharding import cut, sharding_of
 from accuracy.simulate.program import Mode, Ran, RunRanks, simulate
 from accuracy.world.base import Results, Tensors
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -109,19 +107,19 @@ class Bench:
     """Observes cases one after another, and keeps the inputs and targets that neighbouring cases share. A worker's is a
     `Pipeline`, which makes rows of them.
 
-    batched: whether a simulated world computes several ranks in one kernel call where that changes no bit; alone:
-    whether no other process of this run is on the GPU.
+    reference_method: auto, fused or torch; batched: whether a simulated world computes several ranks in one kernel call
+    where that changes no bit; alone: whether no other process of this run is on the GPU.
     """
 
     def __init__(
-        self, reference_cache: Cache, run_ranks: RunRanks | None = None, batched: bool = True, alone: bool = False
-    ) -> None:
-        self.reference_cache = reference_cache
+        self, reference_method: str = "auto", run_ranks: RunRanks | None = None, batched: bool = True,
+        alone: bool = False,
+    ) -> None:  # fmt: skip
+        self.reference_method = reference_method
         self.alone = alone
-        self.batched = batched
         self.run_ranks = run_ranks or partial(simulate, batched=batched)
         self._drawn: tuple[object, dict[str, Tensor]] | None = None
-        self._targets: tuple[object, Any] | None = None
+        self._targets: tuple[object, Targets] | None = None
 
     def observe(self, case: Case) -> Observation:
         """Run a case on its inputs and compare what its ranks return. Raises what the run raises, and WrongResult where
@@ -129,17 +127,18 @@ class Bench:
         targets = self.targets(case)
         targets.single_device(case)  # outside the measured stretch; it also warms the kernel up
         shards = shards_of(case, targets)
-        repeats = case.options_of("repeats") or {}
-        ran = self.run_ranks(
-            case, shards, Mode(repeat=int(repeats.get("repeat") or 0))
-        )  # real ranks count their own changes
+        ran = self.run_ranks(case, shards, Mode(repeat=repeats_of(case)))  # real ranks count their own changes
         ran = replace(ran, results=compute_device.move_results(ran.results, self.device_of(case)))
         results = blanked(case, ran.results)
         return Observation(case, targets, shards, ran, results, compare(case, targets, results), self)
 
     def targets(self, case: Case) -> Targets:
         """Return the inputs, the reference and all else that a case is compared with; neighbouring cases share them."""
-        return self.shared_targets(case, lambda: self.new_targets(case))
+        key = shared(case), self.device_of(case)
+        if self._targets is None or self._targets[0] != key:
+            self._targets = None  # free the old ones first
+            self._targets = key, self.new_targets(case)
+        return self._targets[1]
 
     def new_targets(self, case: Case) -> Targets:
         """Make the inputs, the reference and all else that a case of this problem, seed and dtype is compared with."""
@@ -147,19 +146,14 @@ class Bench:
         unquantised = self._inputs_and_reference(case, case.dtype)[1] if case.inputs_dtype else None
         return Targets.of(inputs, reference, case.dtype, case.problem.sink_logits, unquantised, case.device)
 
-    def shared_targets(self, case: Case, make: Callable[[], T]) -> T:
-        """Return the targets of the last case where this one shares them, else new ones."""
-        key = shared(case), self.device_of(case)
-        if self._targets is None or self._targets[0] != key:
-            self._targets = None  # free the old ones first
-            self._targets = key, make()
-        targets: T = self._targets[1]
-        return targets
-
     def device_of(self, case: Case) -> str:
         """Return where inputs are rounded, the reference is computed and results are compared: the CPU for a small
         problem. Kernels run on the case's device."""
-        return compute_device.compute_device(case, self.reference_cache.method, self.alone)
+        return compute_device.compute_device(case, self.reference_method, self.alone)
+
+    def method_for(self, problem: Problem, device: str) -> str:
+        """Return which code computes a problem's reference on a device: fused or torch."""
+        return choice.choose(problem, device, self.reference_method)
 
     def forget(self) -> None:
         """Free the targets, and the device memory that torch keeps; the drawn inputs are on the CPU, and stay."""
@@ -168,13 +162,19 @@ class Bench:
 
     def _inputs_and_reference(self, case: Case, dtype: str) -> tuple[Inputs, Reference]:
         inputs = drawing.round_to(self._draw(case.inputs, case.problem, case.seed), dtype, self.device_of(case))
-        return inputs, self.reference_cache.reference(case.problem, case.inputs, case.seed, dtype, inputs)
+        method = self.method_for(case.problem, inputs.q.device.type)
+        return inputs, choice.compute(method, case.problem, inputs, case.seed)
 
     def _draw(self, part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
         key = (part, problem, seed)
         if self._drawn is None or self._drawn[0] != key:
             self._drawn = key, drawing.draw(part, problem, seed)
         return self._drawn[1]
+
+
+def repeats_of(case: Case) -> int:
+    """Return how many more times a case is run as it is."""
+    return int((case.options_of("repeats") or {}).get("repeat") or 0)
 
 
 def shards_of(case: Case, targets: Targets) -> list[Tensors]:

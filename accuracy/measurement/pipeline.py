@@ -20,7 +20,6 @@ from accuracy.measurement import compute_device, provenance
 from accuracy.measurement.compare import Compared
 from accuracy.measurement.metrics import Array
 from accuracy.measurement.observe import Bench, Observation, answers
-from accuracy.reference.cache import Cache
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, OF_ALL, OK, UNSUPPORTED, Columns, Row
 from accuracy.runtime import arithmetic, device
 from accuracy.runtime.sharding import sharding_of, token_map
@@ -58,10 +57,10 @@ class Pipeline(Bench):
     """Measures cases one after another for one experiment."""
 
     def __init__(
-        self, experiment: str, reference_cache: Cache, run_ranks: RunRanks | None = None, batched: bool = True,
-        alone: bool = False,
+        self, experiment: str, reference_method: str = "auto", run_ranks: RunRanks | None = None,
+        batched: bool = True, alone: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(reference_cache, run_ranks, batched, alone)
+        super().__init__(reference_method, run_ranks, batched, alone)
         self.experiment = experiment
 
     def unsupported(self, case: Case, reason: str) -> Measured:
@@ -109,7 +108,7 @@ class Pipeline(Bench):
         """Return the rows of `results/` and `positions/`; more: the observers' columns by tensor."""
         case, compared, cost = observation.case, observation.compared, vars(observation.ran.cost)
         about = about_case(case, self.experiment, OK, "")
-        about["reference"] = self.reference_cache.method_for(case.problem, self.device_of(case))
+        about["reference"] = self.method_for(case.problem, self.device_of(case))
         blocks, positions, broken = [], [], []
         for name in ALL_TENSORS:
             if name in OF_ALL and name not in observation.targets.reference:

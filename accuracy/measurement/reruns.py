@@ -118,12 +118,13 @@ def _check_alike(case: Case, right: Results, found: Results, message: str) -> No
             raise WrongResult(message.format(name, off))
 
 
-def repeat(first: Results, again: Callable[[], Results], count: int) -> Numbers:
-    """Run one rank `count` times again, and return what changed."""
-    changes = Changes(first)
-    for run in range(count):
-        changes.note(run, again())
-    return changes.numbers()
+def repeated(results: Sequence[Results], again: Iterable[Sequence[Results]]) -> list[Numbers]:
+    """Return what runs again changed on each of the ranks that this process runs."""
+    ranks = [Changes(each) for each in results]
+    for run, every in enumerate(again):
+        for changes, own in zip(ranks, every, strict=True):
+            changes.note(run, own)
+    return [changes.numbers() for changes in ranks]
 
 
 def run_alone(case: Case, shards: Sequence[Tensors], mode: Mode = PLAIN) -> Ran:
@@ -144,8 +145,8 @@ def run_alone(case: Case, shards: Sequence[Tensors], mode: Mode = PLAIN) -> Ran:
                 check_other(results, found)
             check_strides(case, shards[0], results, world)
             check_scale(case, shards[0], results, world)
-        again = repeat(results, lambda: run_rank(program, world), mode.repeat)
-    return Ran([results], cost, [again])
+        again = repeated([results], ([run_rank(program, world)] for _ in range(mode.repeat)))
+    return Ran([results], cost, again)
 
 
 def columns(ranks: Sequence[Numbers]) -> dict[str, dict[str, list[Any]]]:
@@ -184,11 +185,6 @@ class Options:
     future: bool = False
 
 
-def repeats_of(case: Case) -> int:
-    """Return how many more times a case is run as it is."""
-    return int((case.options_of("repeats") or {}).get("repeat") or 0)
-
-
 def runs(case: Case, options: Options) -> int:
     """Return how many forwards and backwards the reruns take: `unwaited` runs every rank's coroutine by itself."""
     return options.repeat + options.poison + 2 * case.world_size * options.unwaited + options.future
@@ -206,7 +202,7 @@ def answer(observation: Observation, options: Options) -> Answer:
 
     if options.repeat:
         again = (observation.again().results for _ in range(options.repeat))
-        found |= columns(observation.ran.repeats or _repeated(results, again))
+        found |= columns(observation.ran.repeats or repeated(results, again))
     if options.poison:
         note("poisoned", _compare(results, _poisoned(observation).results, _newly_nonfinite))
     if options.unwaited and case.world == "simulated":
@@ -214,15 +210,6 @@ def answer(observation: Observation, options: Options) -> Answer:
     if options.future and case.problem.causal:
         note("future_differs", _other_future(observation))
     return Answer(results=found)
-
-
-def _repeated(results: Sequence[Results], again: Iterable[Sequence[Results]]) -> list[Numbers]:
-    """Return what runs again changed on every rank, where this process runs them all."""
-    ranks = [Changes(each) for each in results]
-    for run, every in enumerate(again):
-        for changes, own in zip(ranks, every, strict=True):
-            changes.note(run, own)
-    return [changes.numbers() for changes in ranks]
 
 
 def _compare(

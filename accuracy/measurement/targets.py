@@ -8,7 +8,7 @@ them all along dimension 1. S is the tensor's own number of tokens, of queries o
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,9 +30,6 @@ from accuracy.runtime.sharding import cut, sharding_of
 from accuracy.simulate.program import build_kernel, scores_of
 from accuracy.variant.base import schedule_of
 from accuracy.world.base import Results
-
-if TYPE_CHECKING:
-    from accuracy.measurement.condition import Magnitudes
 
 T = TypeVar("T")
 Named = dict[str, Tensor]
@@ -121,14 +118,6 @@ class Targets:
         found: T = self.memory[key]
         return found
 
-    def magnitudes(self, case: Case) -> "Magnitudes":
-        """Return what condition numbers are made of; case: any that has these inputs."""
-        from accuracy.measurement import condition
-
-        problem = case.problem
-        dropout = scores_of(case).of_all(problem.queries, problem.seqlen).dropout
-        return self.once("magnitudes", lambda: condition.magnitudes(problem, self.inputs, self.reference, dropout))
-
     def natural(self, problem: Problem) -> dict[str, float]:
         """Of each tensor, the root mean square of its elements where nothing cancels, for references that are zero.
 
@@ -168,10 +157,10 @@ class Targets:
 
         def stored() -> Tensor:
             if policy is not None:
-                return _shards(case, tensor, self._quantised(case, tensor, policy))
+                return shards_of_tensor(case, tensor, self._quantised(case, tensor, policy))
             if dtype != tensor_dtype(tensor, case.dtype):
                 return round_to(self.target(case, tensor).values, getattr(torch, dtype)).double()
-            return _shards(case, tensor, self.rounded[tensor])
+            return shards_of_tensor(case, tensor, self.rounded[tensor])
 
         exact = policy is None and dtype == tensor_dtype(tensor, case.dtype) and case.dtype == "float64"
         return self._error(case, tensor, ("floor", dtype, policy), None if exact else stored)
@@ -193,7 +182,7 @@ class Targets:
             self._world_size = case.world_size
         if key in self._targets:
             return self._targets[key]
-        made = Target(_shards(case, tensor, tokens).to(torch.float64, copy=True))
+        made = Target(shards_of_tensor(case, tensor, tokens).to(torch.float64, copy=True))
         if made.values.numel() <= KEPT_ELEMENTS:
             self._targets[key] = made
         return made
@@ -225,8 +214,8 @@ def _named(reference: Reference, inputs: Inputs) -> Named:
     return in_token_layout(_results(reference), inputs.dout) | {"delta": reference.delta.transpose(-1, -2)}
 
 
-def _shards(case: Case, tensor: str, tokens: Tensor) -> Tensor:
-    """Of every rank; every rank has all of dsink."""
+def shards_of_tensor(case: Case, tensor: str, tokens: Tensor) -> Tensor:
+    """Return a tensor of all tokens as the ranks have it, (W, B, S/W, ...); every rank has all of dsink."""
     return tokens.expand(case.world_size, *tokens.shape) if tensor == "dsink" else cut(tokens, *_layout(case))
 
 

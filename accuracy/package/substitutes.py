@@ -1,4 +1,5 @@
-"""What a package meets while it is measured, unedited: the case's kernel, and names that are replaced in its modules.
+"""What a package meets while it is measured, unedited: the case's kernel, names that are replaced in its modules, and
+groups of some ranks.
 
 A package's functions are told of tensors and a group only; `present` tells them of the kernel.
 """
@@ -8,11 +9,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.flash_attn import FlashAttn
@@ -96,3 +99,28 @@ def modules(stand_ins: Mapping[str, ModuleType]) -> Iterator[None]:
                 sys.modules.pop(name, None)
             else:
                 sys.modules[name] = module
+
+
+def rows_and_columns(group: dist.ProcessGroup, width: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+    """This rank's row and its column in the grid with `width` neighbours in a row; members of `group` only."""
+    members = dist.get_process_group_ranks(group)
+    row, column = divmod(dist.get_rank(group), width)
+    backend = dist.get_backend(group)
+    return subgroup(backend, *members[row * width : (row + 1) * width]), subgroup(backend, *members[column::width])
+
+
+@cache
+def subgroup(backend: str, *ranks: int) -> dist.ProcessGroup:
+    """The group of these ranks (of the default group), ascending, made by those alone: others are not there to help.
+
+    `new_group(use_local_synchronization=True)` is made for that, but names the group after how many groups a process
+    has seen, which differs here (the pool's ranks are members of different many), and splits an existing NCCL
+    communicator, which needs all of its ranks. Both are put right for the time of the call.
+    """
+    name = f"accuracy-subgroup-{backend}-{'-'.join(map(str, ranks))}"
+    with (
+        names(distributed_c10d, _hash_ranks_to_str=lambda ranks: name),
+        names(dist.group.WORLD, bound_device_id=None),
+    ):
+        group: dist.ProcessGroup = dist.new_group(list(ranks), backend=backend, use_local_synchronization=True)
+    return group

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.package import flash_attn_stand_in, groups, installed, substitutes
+from accuracy.package import flash_attn_stand_in, installed, substitutes
 from accuracy.variant.base import Rank
 
 DISTRIBUTION = PACKAGE = "transformer_engine"
@@ -203,7 +203,7 @@ def _attend(
     """`attn_forward_func_with_cp`: q (B, S/W, H, D), k, v (B, S/W, Hk, D), zigzag shards -> out."""
     length = q.shape[1] * dist.get_world_size(group)
     borders = torch.arange(0, (len(q) + 1) * length, length, dtype=torch.int32, device=q.device)
-    ranks = list(groups.rows_and_columns(group, A2A_DEGREE)) if way == "a2a+p2p" else group
+    ranks = list(substitutes.rows_and_columns(group, A2A_DEGREE)) if way == "a2a+p2p" else group
     out: Tensor = importlib.import_module(CONTEXT_PARALLEL).attn_forward_func_with_cp(
         True, q, k, v, borders, borders, length, length, None, None, 0.0, ranks, dist.get_process_group_ranks(group),
         torch.cuda.Stream(), way, softmax_scale=softmax_scale, qkv_format="bshd",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.kernel.base import Kernel
-from accuracy.package import flash_attn_stand_in, groups, installed, substitutes
+from accuracy.package import flash_attn_stand_in, installed, substitutes
 from accuracy.variant.base import Rank
 from accuracy.world.documents import Exchange, by_document
 
@@ -74,7 +74,7 @@ def hybrid(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: floa
     are in the ring's zigzag order (`zigzag_extract_local`): shards are exchanged for those, and out for ours."""
     size = dist.get_world_size(group)
     process_groups = importlib.import_module("yunchang.globals").PROCESS_GROUP
-    process_groups.ULYSSES_PG, process_groups.RING_PG = groups.rows_and_columns(group, ULYSSES_DEGREE)
+    process_groups.ULYSSES_PG, process_groups.RING_PG = substitutes.rows_and_columns(group, ULYSSES_DEGREE)
     ours = by_document([q.shape[1] * size], "contiguous", size)
     theirs = [ours[rank] for rank in _chunks(size)]
     attention = importlib.import_module(PACKAGE).LongContextAttention(ring_impl_type="zigzag")

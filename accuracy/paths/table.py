@@ -76,7 +76,9 @@ def places(found: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     alone becomes b's; left: what remains with all places switched; shortest: the fewest places after whose switch a has
     b's bits, verified by another run; reason: why nothing was switched.
     """
-    return _with_paths(found, results)
+    about = results.drop_duplicates("case_id").set_index("case_id").loc[found["case_id"]]
+    named = found.assign(path_a=_paths(about), path_b=about["against"].to_numpy())
+    return named[["path_a", "path_b", *found.columns.drop("case_id"), "case_id"]].reset_index(drop=True)
 
 
 def pairs_text(results: pd.DataFrame) -> str:
@@ -135,14 +137,6 @@ def _paths(rows: pd.DataFrame) -> list[str]:
         options |= {"sharding": row["sharding"]} if "fn" in options else {}
         found.append(path_text(row["variant"], options, places, row["world_size"], row["kernel"], knobs))
     return found
-
-
-def _with_paths(found: pd.DataFrame, results: pd.DataFrame, *more: str) -> pd.DataFrame:
-    """A table of pairs with both paths, and more columns of the results, first and the case last."""
-    about = results.drop_duplicates("case_id").set_index("case_id").loc[found["case_id"]]
-    columns = {"path_b": about["against"], **{name: about[name] for name in more}}
-    named = found.assign(path_a=_paths(about), **{name: column.to_numpy() for name, column in columns.items()})
-    return named[["path_a", *columns, *found.columns.drop("case_id"), "case_id"]].reset_index(drop=True)
 
 
 def _nearer(rows: pd.DataFrame, this: str, other: str) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import importlib.util
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,6 @@ from accuracy.runtime import given_mask
 from accuracy.runtime.dropout import Dropout
 
 FUSED_HEAD_DIM = 256
-METHODS: dict[str, Any] = {"torch": float64, "fused": fused}
 
 
 def unsupported(problem: Problem, device: str) -> str | None:
@@ -45,14 +43,14 @@ def choose(problem: Problem, device: str, wanted: str) -> str:
 
 def compute(method: str, problem: Problem, inputs: Inputs, seed: int) -> Reference:
     """The reference of a problem's inputs; seed: of a dropout."""
-    cap = {} if problem.softcap is None else {"softcap": problem.softcap}
-    sinks = {} if problem.sinks is None else {"sinks": problem.sink_logits}
-    dropped = {} if problem.dropout is None else {"dropped": _dropped(problem.dropout, seed, inputs.q)}
-    mask = given_mask.in_four(problem, inputs.q.dtype, inputs.q.device)
-    masked = {} if mask is None else {"mask": mask, "of_bias": given_mask.of_gradient(problem) or (1, 1, 0, 0)}
-    how = {"scale": problem.softmax_scale, **problem.seen_by, **cap, **sinks, **dropped, **masked}
-    reference: Reference = METHODS[method].attention(*inputs.tensors, **how)
-    return reference
+    if method == "fused":
+        return fused.attention(*inputs.tensors, scale=problem.softmax_scale, **problem.seen_by)
+    return float64.attention(
+        *inputs.tensors, scale=problem.softmax_scale, **problem.seen_by, softcap=problem.softcap,
+        sinks=problem.sink_logits, mask=given_mask.in_four(problem, inputs.q.dtype, inputs.q.device),
+        dropped=None if problem.dropout is None else _dropped(problem.dropout, seed, inputs.q),
+        of_bias=given_mask.of_gradient(problem) or (1, 1, 0, 0),
+    )  # fmt: skip
 
 
 def _dropped(rate: float, seed: int, q: Tensor) -> Callable[[int, int, slice, slice], Tensor]:

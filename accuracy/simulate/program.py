@@ -193,14 +193,14 @@ def _versions(tensors: Tensors) -> list[int]:
 
 def forward(work: Work) -> list[Results]:
     """Out, lse and whatever else the schedule keeps for its backward, of every rank in this process."""
-    found = _batched("forward", batched.forward_of, work, [each[:3] for each in work.shards])
+    found = _batched("forward", work, [each[:3] for each in work.shards])
     return _simulated(work, work.forward) if found is None else [work.with_sinks(each) for each in found]
 
 
 def backward(work: Work, forwarded: Sequence[Results]) -> list[Results]:
     """dq, dk, dv of every rank, after the forward."""
     shards: list[Any] = [(dout, q, k, v, *outs) for (q, k, v, dout), outs in zip(work.shards, forwarded, strict=True)]
-    found = _batched("backward", batched.backward_of, work, shards)
+    found = _batched("backward", work, shards)
     if found is not None and work.case.problem.sink_logits:
         total = calls.sink_total([work.dsink(each[3], outs) for each, outs in zip(work.shards, forwarded, strict=True)])
         return [(*gradients, total) for gradients in found]
@@ -213,9 +213,7 @@ def _simulated(work: Work, program: Program) -> list[Results]:
     return simulated.run(program, work.case.world_size, work.mode.unwaited)
 
 
-def _batched(
-    way: str, of: Callable[[Schedule], batched.Batched | None], work: Work, shards: Sequence[Tensors]
-) -> list[Results] | None:
+def _batched(way: str, work: Work, shards: Sequence[Tensors]) -> list[Results] | None:
     # not where single ranks are watched, nor in a poisoned world: there the NaN around a rank's inputs shows what a
     # kernel reads beside them, and other ranks' tensors would not
     # nor with dropout: each rank has a mask of its own; nor where ranks hold unequally many tokens
@@ -224,5 +222,5 @@ def _batched(
     if not work.batched or work.rank_type is not Rank or alone or work.case.device not in BATCHED_DEVICES:
         return None
     schedule, anywhere = work.part(way, simulated.SimulatedWorld(0, work.case.world_size, simulated.Mail()))
-    all_ranks = of(schedule)
+    all_ranks = batched.batched_of(schedule, way)
     return None if all_ranks is None else all_ranks(anywhere, shards)

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,13 @@ from accuracy.world.base import Results, Tensors, World
 
 PUBLISHED = Precision()
 WROTE = "the variant wrote to its inputs"
+
+
+class Seat(NamedTuple):
+    """Which rank of how many, for what is asked of blocks alone: a world that carries nothing."""
+
+    rank: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,11 @@ class Rank:
     def causal(self) -> bool:
         """Whether a query sees keys up to its own position only."""
         return self.visibility.causal
+
+    def seated(self, rank: int) -> "Rank":
+        """Return the rank as another one of its world, for what is asked of blocks alone."""
+        seat: Any = Seat(rank, self.world.size)
+        return replace(self, world=seat)
 
     def place(self, place: str) -> torch.dtype:
         """The dtype that the precision policy sets for a rounding place."""

@@ -5,6 +5,7 @@ Liu and Abbeel 2023 (arXiv 2305.19370). The last chunks may be shorter.
 
 from dataclasses import dataclass
 
+from accuracy.core.dtype import Whole
 from accuracy.core.masks import Block, Range, Visibility
 from accuracy.variant.base import Rank
 from accuracy.variant.ring import Ring
@@ -14,13 +15,8 @@ from accuracy.variant.ring import Ring
 class Chunks:
     """Chunk sizes in tokens; of a rank's tokens, at most all."""
 
-    query_chunk: int = 128
-    key_chunk: int = 64
-
-    def __post_init__(self) -> None:
-        """Raises ValueError."""
-        if min(self.query_chunk, self.key_chunk) < 1:
-            raise ValueError(f"query_chunk={self.query_chunk}, key_chunk={self.key_chunk}; allowed: from 1")
+    query_chunk: Whole = 128
+    key_chunk: Whole = 64
 
 
 def blocks(rank: Rank, source: int, length: int) -> list[Block]:

@@ -15,6 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from accuracy.core.dtype import FromZero, Whole
 from accuracy.variant.base import ForwardOnly, Rank
 from accuracy.world.base import Tensors
 
@@ -25,19 +26,14 @@ class Cache:
     a page, 0: no pages; walk: a kernel call a page; splits: into how many parts a step's keys are cut without `walk`,
     at most one a key."""
 
-    chunk: int = 1
-    prefix: int = 0
-    page: int = 0
+    chunk: FromZero = 1
+    prefix: FromZero = 0
+    page: FromZero = 0
     walk: bool = False
-    splits: int = 1
+    splits: Whole = 1
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
-        if min(self.chunk, self.prefix, self.page) < 0 or self.splits < 1:
-            raise ValueError(
-                f"chunk={self.chunk}, prefix={self.prefix}, page={self.page}, splits={self.splits}; allowed: whole"
-                " numbers from 0, of splits from 1"
-            )
         if self.walk and (not self.page or self.splits > 1):
             raise ValueError("walk=true goes page by page; give page from 1, and splits=1")
 

@@ -6,7 +6,7 @@ exp(lse - joint lse) and rounds it; a reduce-scatter adds the partials in their 
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -29,19 +29,10 @@ class Merge:
     reduce_dtype: Dtype = "input"
 
 
-@dataclass(frozen=True)
-class Seat:
-    """A rank's place, for what is asked of its blocks alone."""
-
-    rank: int
-    size: int
-
-
 def blocks(rank: Rank, source: int, length: int) -> list[Block]:
     """What the queries of rank `source` see of this rank's keys, in local rows; see `Schedule`s of rings."""
-    there = replace(rank, world=Seat(source, rank.world.size))  # type: ignore[arg-type]
     of = striped.blocks if rank.sharding == "striped" else Rank.blocks_between
-    return of(there, rank.world.rank, length)
+    return of(rank.seated(source), rank.world.rank, length)
 
 
 class DecodeContextParallel(ForwardOnly):

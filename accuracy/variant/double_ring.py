@@ -8,8 +8,10 @@ window and the hop to the next window are one hop here: nothing is added between
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from accuracy.core.case import Case
+from accuracy.core.dtype import OneOf, Whole
 from accuracy.variant import zigzag
 from accuracy.variant.base import Rank
 from accuracy.variant.join import Accumulator
@@ -21,16 +23,8 @@ class Options:
     """window_ranks: ranks of a window, consecutive ones; it divides the world size. window_sums: what dq, dk and dv are
     kept in after the first window, `input` as published or `accumulate`."""
 
-    window_ranks: int = 2
-    window_sums: str = "input"
-
-    def __post_init__(self) -> None:
-        """Raises ValueError."""
-        if self.window_ranks < 1 or self.window_sums not in ("input", "accumulate"):
-            raise ValueError(
-                f"window_ranks={self.window_ranks}, window_sums={self.window_sums}; allowed: whole numbers from 1, and"
-                " input or accumulate"
-            )
+    window_ranks: Whole = 2
+    window_sums: Annotated[str, OneOf("input", "accumulate")] = "input"
 
 
 class DoubleRing(Ring):

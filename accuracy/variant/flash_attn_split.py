@@ -4,8 +4,9 @@
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from accuracy.core.case import Case
@@ -19,14 +20,7 @@ MOST_SPLITS = 128  # that flash-attn 2 joins
 class Parts:
     """splits: parts of the keys, cut at flash-attn's block borders; 0: as many as it finds best for the device."""
 
-    splits: int = 0
-
-    def __post_init__(self) -> None:
-        """Raises ValueError."""
-        if not 0 <= self.splits <= MOST_SPLITS:
-            raise ValueError(
-                f"splits={self.splits}; allowed: whole numbers from 0 (flash-attn's choice) to {MOST_SPLITS}"
-            )
+    splits: Annotated[int, Ge(0), Le(MOST_SPLITS)] = 0
 
 
 class FlashAttnSplit(ForwardOnly):

@@ -161,22 +161,18 @@ def _kahan(total: Tensor, lost: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Accumulator:
-    """A sum over blocks (B, S, heads, D), in `dtype`; empty until the first block comes, all zero where none does.
-    memory: where the sum is to be; None: in a first block of all rows, if it has the dtype."""
+    """A sum over blocks (B, S, heads, D), in `dtype`; empty until the first block comes, all zero where none does."""
 
     like: Tensor
     dtype: torch.dtype
     total: Tensor | None = None
-    memory: Tensor | None = None
 
     def add(self, rows: slice, block: Tensor) -> None:
         """Add a block (B, rows, heads, D) to its rows, rounding once to the sum's dtype. The block may become ours."""
-        if self.total is None:
-            if rows == slice(0, self.like.shape[1]):
-                self.total = block.to(self.dtype) if self.memory is None else self.memory.copy_(block)
-                return
-            self.total = self._zeros()
-        self.total[:, rows].add_(block)
+        if self.total is None and rows == slice(0, self.like.shape[1]):
+            self.total = block.to(self.dtype)
+        else:
+            self.value()[:, rows].add_(block)
 
     def take(self, received: Tensor) -> None:
         """Go on with a sum that another rank has begun."""
@@ -189,20 +185,5 @@ class Accumulator:
     def value(self) -> Tensor:
         """The sum so far."""
         if self.total is None:
-            self.total = self._zeros()
+            self.total = self.like.new_zeros(self.like.shape, dtype=self.dtype)
         return self.total
-
-    @property
-    def progress(self) -> bool:
-        """Whether the sum has begun."""
-        return self.total is not None
-
-    def part(self, items: slice, progress: bool) -> "Accumulator":
-        """The sum of some items of the batch, in the memory of the whole; progress: that of the items."""
-        if self.memory is None:
-            self.memory = torch.empty_like(self.like, dtype=self.dtype)
-        memory = self.memory[items]
-        return Accumulator(memory, self.dtype, memory if progress else None, memory)
-
-    def _zeros(self) -> Tensor:
-        return self.like.new_zeros(self.like.shape, dtype=self.dtype) if self.memory is None else self.memory.zero_()

@@ -7,12 +7,13 @@ a few key/value heads at a time. Every query row is computed by one kernel call,
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.core.dtype import Precision
+from accuracy.core.dtype import FromZero, OneOf, Precision
 from accuracy.core.masks import Block
 from accuracy.core.sharding import UNEVEN, segments, total
 from accuracy.runtime import sharding
@@ -26,13 +27,8 @@ class Options:
     dv are summed, null: one after another, as NCCL's ring does; `tree`: neighbours first, then their sums, as its
     reduce-scatter in parallel trees (PAT)."""
 
-    heads_stride: int = 1
-    add: str | None = None
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for an unknown order."""
-        if self.add not in (None, "tree"):
-            raise ValueError(f"add={self.add!r} is unknown; allowed: null, tree")
+    heads_stride: FromZero = 1
+    add: Annotated[str, OneOf("tree")] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,29 +64,15 @@ async def _gathered(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> AsyncIterato
     groups = head_groups(rank, q.shape[2], k.shape[2])
 
     def gather(group: HeadGroup) -> Awaitable[Tensors]:
-        return rank.world.all_gather([on_the_wire(rank, x, group) for x in (k, v)])
+        sent = (rank.widest(x[:, :, group.kv]) for x in (k, v))
+        return rank.world.all_gather([x.to(rank.place("wire")).contiguous() for x in sent])
 
     arriving = gather(groups[0])
     for group, following in zip_longest(groups, groups[1:]):
         gathered = await arriving
         if following is not None:
             arriving = gather(following)
-        yield group, in_sequence(rank, gathered)
-
-
-def on_the_wire(rank: Rank, x: Tensor, group: HeadGroup) -> Tensor:
-    """What a rank sends of its k or v (B, S/W, Hk, D): (B, S/W, Hk', D)."""
-    return rank.widest(x[:, :, group.kv]).to(rank.place("wire")).contiguous()
-
-
-def in_sequence(rank: Rank, gathered: Tensors) -> Tensors:
-    """Shards as they were gathered, (W, B, S/W, Hk', D) on the wire: (B, S, Hk', D) in the case's dtype."""
-    return tuple(sharding.join(x, rank.sharding).to(rank.dtype) for x in gathered)
-
-
-def unfilled(rank: Rank, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Memory for the out and lse of the queries q (B, S/W, H, D)."""
-    return rank.unfilled(q), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=rank.lse_dtype)
+        yield group, tuple(sharding.join(x, rank.sharding).to(rank.dtype) for x in gathered)
 
 
 def attend(rank: Rank, everything: Tensors, group: HeadGroup, q: Tensor, out: Tensor, lse: Tensor) -> None:
@@ -141,14 +123,14 @@ class Llama3(Schedule):
 
     def unsupported(self, case: Case) -> str | None:
         """The stride divides the key/value heads."""
-        stride = dict(case.variant.options).get("heads_stride", 1)
-        if not isinstance(stride, int) or stride < 0 or (stride and case.problem.heads_kv % stride):
+        stride = int(dict(case.variant.options).get("heads_stride") or 0)
+        if stride and case.problem.heads_kv % stride:
             return f"heads_stride={stride} must divide problem.heads_kv={case.problem.heads_kv}"
         return None
 
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """See `Schedule.forward`."""
-        out, lse = unfilled(rank, q)
+        out, lse = rank.unfilled(q), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=rank.lse_dtype)
         async for group, everything in _gathered(rank, q, k, v):
             attend(rank, everything, group, q, out, lse)
         return out, lse

@@ -26,18 +26,10 @@ class SingleDevice(Schedule):
 
 SCHEDULE = SingleDevice(
     features=(
-        "cross_lengths",
-        "top_left",
-        "window",
-        "documents",
-        "softcap",
-        "head_dim_v",
-        "sinks",
-        "attn_mask",
-        "dropout",
+        "cross_lengths", "top_left", "window", "documents", "softcap", "head_dim_v", "sinks", "attn_mask", "dropout",
     ),
     forward_places=("partial",),
     backward_places=("gradient_partial",),
     one_device=True,
     merges=False,
-)
+)  # fmt: skip

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from accuracy.core.case import Case
+from accuracy.core.dtype import Whole
 from accuracy.core.masks import Block, visible_blocks
 from accuracy.variant.base import ForwardOnly, Rank
 from accuracy.world.base import Tensors
@@ -19,12 +20,7 @@ from accuracy.world.base import Tensors
 class Parts:
     """splits: into how many parts the keys are cut, at most one a key."""
 
-    splits: int = 8
-
-    def __post_init__(self) -> None:
-        """Raises ValueError."""
-        if self.splits < 1:
-            raise ValueError(f"splits={self.splits}; allowed: whole numbers from 1")
+    splits: Whole = 8
 
 
 def blocks(splits: int, queries: int, keys: int, causal: bool) -> Iterator[Block]:

@@ -7,12 +7,13 @@ heads; the ranks with the same heads are a ring. Shards are contiguous here, and
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
+from accuracy.core.dtype import OneOf, Whole
 from accuracy.variant import ulysses, zigzag
 from accuracy.variant.base import Rank, Schedule
 from accuracy.variant.ring import Ring
@@ -63,16 +64,11 @@ class Options:
     """ulysses_ranks: U, neighbours that share heads; it divides the world size, whose other factor is the ring's. ring:
     the order of its chunks, contiguous or zigzag (of an even U)."""
 
-    ulysses_ranks: int = 2
-    ring: str = "zigzag"
+    ulysses_ranks: Whole = 2
+    ring: Annotated[str, OneOf(*RINGS)] = "zigzag"
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
-        if self.ulysses_ranks < 1 or self.ring not in RINGS:
-            raise ValueError(
-                f"ulysses_ranks={self.ulysses_ranks}, ring={self.ring}; allowed: whole numbers from 1, and"
-                f" {' or '.join(RINGS)}"
-            )
         if self.ring == "zigzag" and self.ulysses_ranks % 2:
             raise ValueError(
                 f"ulysses_ranks={self.ulysses_ranks} is odd: half a zigzag chunk would go to one rank; use an even one"

@@ -35,9 +35,6 @@ class World(Protocol):
     rank: int  # 0 to size - 1
     size: int
 
-    def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Transfer:
-        """Send tensors to rank + distance, receive those of rank - distance (both modulo the size)."""
-
     def exchange(self, tensors: Sequence[Tensor], to: int, source: int) -> Transfer:
         """Send tensors to one rank, receive those of another. All ranks call it together, and each is sent to once."""
 

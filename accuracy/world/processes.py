@@ -40,10 +40,6 @@ class ProcessesWorld:
     size: int
     group: dist.ProcessGroup
 
-    def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Transfer:
-        """See `World.ring_shift`."""
-        return self.exchange(tensors, (self.rank + distance) % self.size, (self.rank - distance) % self.size)
-
     def exchange(self, tensors: Sequence[Tensor], to: int, source: int) -> Transfer:
         """See `World.exchange`."""
         sent = tuple(tensor.contiguous() for tensor in tensors)

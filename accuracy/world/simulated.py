@@ -81,10 +81,6 @@ class SimulatedWorld:
     mail: Mail
     number: int = 0
 
-    def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Transfer:
-        """See `World.ring_shift`."""
-        return self.exchange(tensors, (self.rank + distance) % self.size, (self.rank - distance) % self.size)
-
     def exchange(self, tensors: Sequence[Tensor], to: int, source: int) -> Transfer:
         """See `World.exchange`."""
         return self._transfer(self._received(self._send(tensors), source), tensors)

@@ -24,6 +24,7 @@ from accuracy.execute.start import time_limit
 from accuracy.execute.worker import device_works
 from accuracy.inputs import drawing
 from accuracy.measurement import reruns
+from accuracy.measurement.observe import repeats_of
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.results import storage
 from accuracy.runtime import arithmetic, device
@@ -223,9 +224,9 @@ class Rank:
             results = reruns.copies(results)
         if guarded is not None:
             guarded.check(rank)
-        again = reruns.repeats_of(case) if what == PLAIN else 0
-        repeated = reruns.repeat(results, lambda: run_rank(program, world), again)
-        return results, {**vars(cost), "tensors": messages.describe(results), "repeats": repeated}
+        again = ([run_rank(program, world)] for _ in range(repeats_of(case) if what == PLAIN else 0))
+        (repeats,) = reruns.repeated([results], again)
+        return results, {**vars(cost), "tensors": messages.describe(results), "repeats": repeats}
 
     def _agree(self, fine: bool = True, patience: float | None = None) -> None:
         """Let all ranks hear of one whose forward raised: the others would wait for it in their backward. Every rank

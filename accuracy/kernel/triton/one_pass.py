@@ -1,6 +1,5 @@
 """What torch does in several passes over memory as one CUDA kernel each, with the same roundings in the same order: the
-sigmoid merge (torch: eight kernels), blocks that are merged, or added to a sum, one after another, and sums of products
-that are cut off as a Hopper tensor core does.
+sigmoid merge (torch: eight kernels), and sums of products that are cut off as a Hopper tensor core does.
 """
 
 import torch
@@ -12,9 +11,9 @@ from triton.language.extra import libdevice
 from accuracy.core.quantisation import STEP
 
 BLOCK_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-MERGE_ELEMENTS, SUM_ELEMENTS = 4096, 2048  # of a tile
+MERGE_ELEMENTS = 4096  # of a tile
 CUT_TILE = 16  # rows, and columns, of a tile of sums that are cut off
-COUNTS = ("count", "rows", "length", "per_item", "lse_unit", "block_lse_item", "block_lse_head")
+COUNTS = ("rows", "length")
 """Of which no value is compiled for by itself: 4 compilations, not 24, for worlds of 1 to 64 ranks of 7 schedules."""
 
 
@@ -69,87 +68,12 @@ def _merge(
     tl.store(lse, joint, mask=present)
 
 
-def merge_listed(out: Tensor, lse: Tensor, outs: Tensor, lses: Tensor, places: Tensor, begun: Tensor) -> None:
-    """out (U, S, H, D) and lse (U, S, H, 1) of each unit joined with the units outs (N, S, H, D)[place], of its places
-    (U, n), int32, one after another; -1: none. lses (N / m, H, m S): theirs. begun (U,), int32: whether out and lse
-    hold something; if not, the first is taken as it is."""
-    _, length, heads, dim = out.shape
-    rows, padded, tile = _tiles(out, MERGE_ELEMENTS)
-    _merge_listed[(triton.cdiv(rows, tile),)](
-        out, lse, outs, lses, places, begun, rows, length, heads, places.shape[1], lses.shape[2] // length,
-        *out.stride()[:3], *lse.stride()[:3], *outs.stride()[:3], *lses.stride(),
-        dim, padded, tile, enable_fp_fusion=False,  # as in `merge`
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=COUNTS)
-def _merge_listed(
-    out, lse, outs, lses, places, begun, rows, length, heads, count, per_item,
-    out_unit, out_row, out_head, lse_unit, lse_row, lse_head, block_unit, block_row, block_head,
-    block_lse_item, block_lse_head, block_lse_row, dim: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr,
-):  # fmt: skip
-    present, unit, token, head, column, inside = _rows(rows, length, heads, dim, padded, tile)
-    out += (unit * out_unit + token * out_row + head * out_head)[:, None] + column[None, :]
-    lse += unit * lse_unit + token * lse_row + head * lse_head
-    outs += (token * block_row + head * block_head)[:, None] + column[None, :]
-    lses += head * block_lse_head + token * block_lse_row
-    filled = tl.load(begun + unit, mask=present, other=0) != 0
-    joint = tl.load(lse, mask=present)
-    value = tl.load(out, mask=inside & filled[:, None], other=0.0)
-    for turn in range(count):
-        place = tl.load(places + unit * count + turn, mask=present, other=-1).to(tl.int64)
-        there = place >= 0
-        new = tl.load(outs + (place * block_unit)[:, None], mask=inside & there[:, None], other=0.0).to(tl.float32)
-        where = place // per_item * block_lse_item + place % per_item * length * block_lse_row
-        block_lse = tl.load(lses + where, mask=there, other=0.0)
-        joined, joined_lse = _joined(value, joint, new, block_lse)
-        value = tl.where(there[:, None], tl.where(filled[:, None], joined, new), value)
-        joint = tl.where(there, tl.where(filled, joined_lse, block_lse), joint)
-        filled = filled | there
-    tl.store(out, value, mask=inside & filled[:, None])
-    tl.store(lse, joint, mask=present)
-
-
 @triton.jit
 def _joined(value, joint, new, block_lse):
     gap = block_lse - joint
     weight = tl.div_rn(1.0, 1.0 + libdevice.exp(-gap))  # torch.sigmoid
     log_share = tl.minimum(-gap, 0.0) - libdevice.log1p(libdevice.exp(-tl.abs(gap)))
     return value - weight[:, None] * (value - new), joint - log_share  # logsigmoid of the lse so far over the block's
-
-
-def adds(total: Tensor, blocks: Tensor) -> bool:
-    """Whether `add_listed` does just what torch would: a float32 sum, blocks that it holds, rows of D contiguous."""
-    contiguous = total.stride(-1) == 1 and blocks.stride(-1) == 1
-    return contiguous and total.dtype == torch.float32 and blocks.dtype in BLOCK_DTYPES
-
-
-def add_listed(total: Tensor, blocks: Tensor, places: Tensor) -> None:
-    """total (B, S, H, D)[item] += blocks (N, S, H, D)[place], of the places of each item (B, n), int32, one after
-    another; -1: none."""
-    _, length, heads, dim = total.shape
-    rows, padded, tile = _tiles(total, SUM_ELEMENTS)
-    _add_listed[(triton.cdiv(rows, tile),)](
-        total, blocks, places, rows, length, heads, places.shape[1], *total.stride()[:3], *blocks.stride()[:3],
-        dim, padded, tile,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=COUNTS)
-def _add_listed(
-    total, blocks, places, rows, length, heads, count, total_batch, total_row, total_head,
-    block_batch, block_row, block_head, dim: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr,
-):  # fmt: skip
-    present, batch, token, head, column, inside = _rows(rows, length, heads, dim, padded, tile)
-    total += (batch * total_batch + token * total_row + head * total_head)[:, None] + column[None, :]
-    blocks += (token * block_row + head * block_head)[:, None] + column[None, :]
-    value = tl.load(total, mask=inside)
-    for turn in range(count):
-        place = tl.load(places + batch * count + turn, mask=present, other=-1).to(tl.int64)
-        there = inside & (place >= 0)[:, None]
-        block = tl.load(blocks + (place * block_batch)[:, None], mask=there).to(tl.float32)
-        value = tl.where(there, value + block, value)  # adding a 0 would take the sign of another
-    tl.store(total, value, mask=inside)
 
 
 def add_cut(kept: Tensor, left: Tensor, right: Tensor, least: tuple[int, int], bits: int) -> Tensor:

@@ -1,13 +1,16 @@
-"""Which ranks of a ring do the same work at a step, and their kernel calls, folded: several calls, of consecutive
-ranks, in the batch of one call."""
+"""Kernel calls of the ranks of a ring, folded: those on blocks of one shape are items of the batch of one call.
+
+A block's partial and gradients depend on no other block; only merges and sums have an order, which stays that of the
+steps. So the calls of several steps may be one where the kernel's `foldable` says that this changes no bit.
+"""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import replace
+from functools import lru_cache
 from itertools import groupby
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,117 +20,65 @@ from accuracy.core.masks import Block
 from accuracy.kernel.block.calls import Scores
 from accuracy.kernel.block.running_state import RunningState
 from accuracy.variant.base import Rank
-from accuracy.variant.join import Accumulator, Running
-from accuracy.variant.ring import Blocks
+from accuracy.variant.join import Running
+from accuracy.variant.ring import COPIED_ELEMENTS, Blocks
+from accuracy.world.base import Tensors
 from accuracy.world.simulated import RankFailed
 
 
-class Run(NamedTuple):
-    """Consecutive ranks; rank r computes `blocks` of the keys of rank r + shift."""
+class Call(NamedTuple):
+    """A block of consecutive ranks, on the keys of the ranks `shift` further on. shape: the block in tensors of its
+    rows and keys alone, which calls of one shape have alike."""
 
     ranks: range
     shift: int
-    blocks: tuple[Block, ...]
+    block: Block
+    shape: Block
+
+    @property
+    def sources(self) -> range:
+        """Return the ranks whose keys are read."""
+        return range(self.ranks.start + self.shift, self.ranks.stop + self.shift)
 
 
-class Place(NamedTuple):
-    """Which rank of how many: all that a plan knows of the world."""
-
-    rank: int
-    size: int
-
-
-def at_every_place(rank: Rank, size: int) -> list[Rank]:
-    """The rank as each of so many, for plans: their worlds carry nothing."""
-    places: list[Any] = [Place(number, size) for number in range(size)]
-    return [replace(rank, world=place) for place in places]
-
-
-def steps(rank: Rank, blocks: Blocks, length: int) -> tuple[tuple[Run, ...], ...]:
-    """The runs of each step of the ring, the ranks' own keys first. Ranks without a block at a step are in no run.
-    rank: any; length: tokens a rank. Kept for cases that differ in what a plan does not know: numbers and rounding."""
+def steps(rank: Rank, blocks: Blocks, length: int) -> tuple[tuple[Call, ...], ...]:
+    """Return the calls of each step of the ring, the ranks' own keys first; a rank may be in none. A plan is kept for
+    cases that differ in numbers and roundings alone. rank: any of them; length: tokens a rank."""
     unknown: dict[str, Any] = {"kernel": None, "dtype": torch.float64, "scores": Scores(1.0)}
     direction = Precision(ring_direction=rank.precision.ring_direction)
-    place: Any = Place(0, rank.world.size)
-    return _steps(replace(rank, world=place, precision=direction, **unknown), blocks, length)
+    return _steps(replace(rank.seated(0), precision=direction, **unknown), blocks, length)
 
 
 @lru_cache(maxsize=32)
-def _steps(layout: Rank, blocks: Blocks, length: int) -> tuple[tuple[Run, ...], ...]:
+def _steps(layout: Rank, blocks: Blocks, length: int) -> tuple[tuple[Call, ...], ...]:
     size = layout.world.size
-    ranks = at_every_place(layout, size)
+    ranks = [layout.seated(number) for number in range(size)]
     onward = -1 if layout.precision.ring_direction == "next" else 1
-    return tuple(tuple(_runs(ranks, blocks, length, step * onward)) for step in range(size))
+    return tuple(tuple(_calls_at(ranks, blocks, length, step * onward)) for step in range(size))
 
 
-def _runs(ranks: list[Rank], blocks: Blocks, length: int, distance: int) -> Iterator[Run]:
-    """The runs of a step at which rank r has the keys of rank r + distance, modulo the size."""
-    size = len(ranks)
+def _calls_at(ranks: list[Rank], blocks: Blocks, length: int, distance: int) -> Iterator[Call]:
+    """Yield the calls of a step at which rank r has the keys of rank r + distance, modulo the size."""
     work = []
     for number, rank in enumerate(ranks):
-        source = (number + distance) % size
-        work.append((number, (source - number, tuple(blocks(rank, source, length)))))
-    for (shift, found), run in groupby(work, key=lambda each: each[1]):
-        numbers = [number for number, _ in run]
-        if found:
-            yield Run(range(numbers[0], numbers[-1] + 1), shift, found)
+        source = (number + distance) % len(ranks)
+        work.append((source - number, tuple(blocks(rank, source, length))))
+    for some in _alike(range(len(ranks)), work):
+        shift, found = work[some.start]
+        yield from (Call(some, shift, each, each.shifted(each.query.start, each.key.start)) for each in found)
 
 
-@dataclass(frozen=True)
-class Call:
-    """A block of consecutive ranks, on the keys of the ranks `shift` further on. wide: of how many ranks at most the
-    kernel takes the blocks at once."""
-
-    block: Block
-    ranks: range
-    shift: int
-    wide: int
-
-    @cached_property
-    def one(self) -> Block:
-        """The block in tensors of its rows and keys alone; alike of calls whose blocks differ in their places."""
-        return self.block.shifted(self.block.query.start, self.block.key.start)
-
-    def sources(self, ranks: range) -> range:
-        """Whose keys some of the ranks read."""
-        return range(ranks.start + self.shift, ranks.stop + self.shift)
-
-    def parts(self) -> Iterator[range]:
-        """The ranks of each call of the kernel."""
-        return (self.ranks[begin : begin + self.wide] for begin in range(0, len(self.ranks), self.wide))
-
-
-def calls(rank: Rank, way: str, runs: Sequence[Run], q: Tensor, k: Tensor) -> Iterator[Call]:
-    """The kernel calls of one step, or of several, each rank's blocks in their order. q, k: of one rank, for their
-    shapes."""
-    foldable = getattr(rank.kernel, "foldable", None)
-    found = [Call(block, run.ranks, run.shift, 1) for run in runs for block in run.blocks]
-    blocks: Counter[Block] = Counter()
-    for call in found:
-        blocks[call.one] += len(call.ranks)
-    for call in found:
-        queries, keys = q[:, call.block.query], k[:, call.block.key]
-        if foldable and (way == "backward" or position_is_irrelevant(queries)):  # a backward's are only added
-            yield replace(call, wide=foldable(way, blocks[call.one], queries, keys))
-        else:
-            yield call
+def _alike(ranks: range, each: Sequence[Any]) -> Iterator[range]:
+    """Yield the ranks in parts of consecutive ones of which `each`, by rank, has the same."""
+    for _, same in groupby(ranks, key=each.__getitem__):
+        several = list(same)
+        yield range(several[0], several[-1] + 1)
 
 
 def of_items(rank: Rank, items: int) -> Rank:
-    """The rank with a kernel that knows of how many items the calls are which it may fold."""
+    """Return the rank with a kernel that knows of how many items the calls are which it may fold."""
     known = getattr(rank.kernel, "of_items", None)
     return rank if known is None else replace(rank, kernel=known(items))
-
-
-def position_is_irrelevant(x: Tensor) -> bool:
-    """Whether torch's functions of an element give the same bits wherever it lies: on the CPU, those at the end of a
-    tensor, which fill no vector register, are computed by another exponential (sigmoid, logaddexp)."""
-    return x.is_cuda
-
-
-def on_gpu(x: Tensor) -> bool:
-    """Where one pass over memory is a kernel."""
-    return x.is_cuda
 
 
 @contextmanager
@@ -140,43 +91,120 @@ def blamed(ranks: range) -> Iterator[None]:
         raise RankFailed(f"{whose}: {type(error).__name__}: {error}") from error
 
 
-T = TypeVar("T", Running | RunningState, Accumulator)
+Reads = Sequence[tuple[str, Tensor]]
+"""Tensors of all ranks, (W B, ...), of which a call reads `rows` or `keys`; `lse`: rows of (W B, H, S)."""
 
 
-class RankStates(Generic[T]):
-    """(W B, ...), so that consecutive ranks of equal progress are one slice. whole: of all ranks, with no block yet;
-    each: how far each rank has come."""
+def operands(call: Call, reads: Reads, batch: int) -> Iterator[Tensor]:
+    """Yield the part of each tensor that a call computes with. batch: items a rank."""
+    for what, x in reads:
+        mine = x[items(call.sources if what == "keys" else call.ranks, batch)]
+        rows = call.block.key if what == "keys" else call.block.query
+        yield mine[:, :, rows] if what == "lse" else mine[:, rows]
 
-    def __init__(self, whole: T, size: int, batch: int) -> None:
-        self.whole: T = whole
-        self.batch = batch
-        self.each: list[Any] = [whole.progress] * size
 
-    def parts(self, ranks: range) -> Iterator[tuple[range, T]]:
-        """The whole cut where the progress of consecutive ranks changes: the ranks, and their part. What the caller has
-        added to a part is noted when it asks for the next."""
-        for progress, alike in groupby(ranks, key=self.each.__getitem__):
-            several = list(alike)
-            some = range(several[0], several[-1] + 1)
-            part = self.whole.part(items(some, self.batch), progress)
-            yield some, part
-            self.each[some.start : some.stop] = [part.progress] * len(some)
+def computed(
+    way: str, rank: Rank, calls: Sequence[Call], reads: Reads, batch: int, compute: Callable[..., Sequence[Tensor]]
+) -> Iterator[tuple[Call, Tensors]]:
+    """Yield the calls in their order, cut into parts for fewer ranks where the kernel asks for it, each with what
+    `compute` gives for its block and operands. Those that are one call of the kernel are computed with the first."""
+    cut, lots = _in_lots(way, rank, calls, reads, batch)
+    ready: dict[int, Tensors] = {}
+    for number, call in enumerate(cut):
+        if number not in ready:
+            lot = lots[number]
+            several = [cut[each] for each in lot]
+            ranks = [each for one in several for each in one.ranks]
+            with blamed(range(min(ranks), max(ranks) + 1)):
+                parts = zip(*(operands(each, reads, batch) for each in several), strict=True)
+                results = compute(call.shape, *(same[0] if len(same) == 1 else torch.cat(same) for same in parts))
+            sizes = [len(each.ranks) * batch for each in several]
+            ready |= zip(lot, zip(*(x.split(sizes) for x in results), strict=True), strict=True)
+        yield call, ready.pop(number)
+
+
+def _in_lots(
+    way: str, rank: Rank, calls: Sequence[Call], reads: Reads, batch: int
+) -> tuple[list[Call], dict[int, list[int]]]:
+    """Return the calls, cut into parts for as many ranks as the kernel takes at once, and for the number of each part
+    those of the parts that are one call: as many as kernel and memory allow."""
+    foldable = getattr(rank.kernel, "foldable", None)
+    of = {what: x[:batch] for what, x in reads if what != "lse"}
+    row = max(x[:, 0].numel() for x in of.values())
+    counts: Counter[Block] = Counter()
+    for call in calls:
+        counts[call.shape] += len(call.ranks)
+    wide = dict.fromkeys(counts, 1)
+    if foldable is not None:
+        for shape, count in counts.items():
+            most = foldable(way, count, of["rows"][:, shape.query], of["keys"][:, shape.key])
+            wide[shape] = max(1, min(most, COPIED_ELEMENTS // (row * max(shape.query.stop, shape.key.stop))))
+    cut: list[Call] = []
+    lots: dict[int, list[int]] = {}
+    filled: dict[Block, list[int]] = {}
+    left: Counter[Block] = Counter()
+    for call in calls:
+        begin, shape = call.ranks.start, call.shape
+        while begin < call.ranks.stop:
+            if not left[shape]:
+                filled[shape], left[shape] = [], wide[shape]
+            end = min(call.ranks.stop, begin + left[shape])
+            left[shape] -= end - begin
+            filled[shape].append(len(cut))
+            lots[len(cut)] = filled[shape]
+            cut.append(call._replace(ranks=range(begin, end)))
+            begin = end
+    return cut, lots
 
 
 def items(ranks: range, batch: int) -> slice:
-    """Where consecutive ranks are in a batch in which each has `batch` items."""
+    """Return where consecutive ranks are in a batch in which each has `batch` items."""
     return slice(ranks.start * batch, ranks.stop * batch)
 
 
-def memory(total: RankStates[Accumulator]) -> Tensor:
-    """Of the sums of all ranks, whether they have begun or not."""
-    total.whole.part(slice(0, 0), progress=False)
-    assert total.whole.memory is not None
-    return total.whole.memory
+class RankPartials:
+    """The running partials of all ranks, (W B, ...), so that consecutive ranks of equal progress are one slice. whole:
+    with no block yet."""
+
+    def __init__(self, whole: Running | RunningState, size: int, batch: int) -> None:
+        self.whole, self.batch = whole, batch
+        self.progress: list[Any] = [whole.progress] * size
+
+    def parts(self, ranks: range) -> Iterator[tuple[range, Any]]:
+        """Yield the whole cut where the progress of consecutive ranks changes: the ranks, and their part. What the
+        caller has added to a part is noted when it asks for the next."""
+        for some in list(_alike(ranks, self.progress)):
+            part: Any = self.whole.part(items(some, self.batch), self.progress[some.start])
+            yield some, part
+            self.progress[some.start : some.stop] = [part.progress] * len(some)
 
 
-def value(total: RankStates[Accumulator], ranks: range | None = None) -> Tensor:
-    """The sums of all ranks, zero where those of `ranks` (all) have not begun."""
-    for _, part in total.parts(range(len(total.each)) if ranks is None else ranks):
-        part.value()
-    return memory(total)
+class RankSums:
+    """The sums of a gradient of all ranks, (W B, S, heads, D), as each rank's `Accumulator` has its own."""
+
+    def __init__(self, like: Tensor, dtype: torch.dtype, size: int, batch: int) -> None:
+        self.total, self.batch = torch.empty_like(like, dtype=dtype), batch
+        self.begun = [False] * size
+
+    def add(self, ranks: range, rows: slice, blocks: Tensor) -> None:
+        """Add blocks (n B, rows, heads, D) of n consecutive ranks. A sum begins with a block of all rows as it is."""
+        for some in list(_alike(ranks, self.begun)):
+            total = self.total[items(some, self.batch)]
+            block = blocks[items(range(some.start - ranks.start, some.stop - ranks.start), self.batch)]
+            if not self.begun[some.start] and rows == slice(0, total.shape[1]):
+                total.copy_(block)
+            else:
+                self._begin(some)
+                total[:, rows].add_(block)
+            self.begun[some.start : some.stop] = [True] * len(some)
+
+    def value(self) -> Tensor:
+        """Return the sums of all ranks, zero where none has begun."""
+        for some in list(_alike(range(len(self.begun)), self.begun)):
+            self._begin(some)
+        return self.total
+
+    def _begin(self, ranks: range) -> None:
+        if not self.begun[ranks.start]:
+            self.total[items(ranks, self.batch)].zero_()
+            self.begun[ranks.start : ranks.stop] = [True] * len(ranks)

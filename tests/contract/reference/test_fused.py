@@ -10,21 +10,22 @@ import mpmath
 import pytest
 import torch
 
+from accuracy.core.case import Problem
 from accuracy.core.errors import ConfigError
 from accuracy.core.fields import default_softmax_scale
-from accuracy.inputs.drawing import Inputs
 from accuracy.measurement.memory import reference_bytes
 from accuracy.reference import choice, float64
-from accuracy.reference.cache import Cache
 from accuracy.reference.float64 import Reference
 from tests.contract.reference.exact import TENSORS, exact, head, of_head, problem, relative_error
-from tests.contract.reference.test_cache import GAUSSIAN, PROBLEM
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
 from accuracy.reference import fused
 
+PROBLEM = Problem(
+    batch=1, seqlen=8, heads=2, heads_kv=1, head_dim=4, mask="causal", softmax_scale=default_softmax_scale(4)
+)
 HERE = "cuda" if torch.cuda.is_available() else "cpu"
 BOUNDS = {"out": 1e-14, "lse": 1e-14, "delta": 1e-14, "dq": 1e-12, "dk": 1e-12, "dv": 1e-12}
 """Relative: 90 units of float64 for sums of at most a few thousand terms; gradients multiply differences."""
@@ -120,14 +121,6 @@ def test_it_is_taken_where_it_runs_and_refuses_tf32() -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     with pytest.raises(RuntimeError, match="TF32"):
         fused.attention(*drawn(0), scale=1.0, causal=True)
-
-
-def test_a_cache_never_hands_one_methods_reference_to_the_other(tmp_path, monkeypatch) -> None:
-    """Kept apart by the key: a check of fused by torch must not read back fused's own numbers."""
-    monkeypatch.setattr(choice, "unsupported", lambda problem, device: None)
-    for method in ("fused", "torch"):
-        Cache(tmp_path, 0.0, method).reference(PROBLEM, GAUSSIAN, 0, "bfloat16", Inputs(*drawn(1, length=8, dim=4)))
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.gpu

@@ -19,7 +19,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 EXAMPLES = sorted((ROOT / "examples" / "workflows").glob("*.yml"))
 CPU = ROOT / "examples" / "workflows" / "accuracy.yml"
 SMALL = ("device=cpu dtype=bfloat16 problem.seqlen=64 problem.heads=2 problem.heads_kv=2 problem.head_dim=16 "
-         "reference.folder=null report=false")  # fmt: skip
+         "report=false")  # fmt: skip
 
 
 def complaints(schema: str, *paths: Path) -> str:

@@ -20,7 +20,7 @@ BROKEN = {  # which way, what it does in the end, and the reason in the row
     ),
     "misshapes": ("backward", "dk = dk[:, :1]", "WrongResult: dk came as (1, 1, 2, 8), expected (1, 16, 2, 8)"),
     "waits_for_ever": (
-        "backward", "rank.world.rank == 0 and await rank.world.ring_shift((dq,))", "Deadlock: rank 0 waits for",
+        "backward", "rank.world.rank == 0 and await rank.world.exchange((dq,), 1, 1)", "Deadlock: rank 0 waits for",
     ),
     "writes_to_its_inputs": ("forward", "q.mul_(2)", "rank 0: RuntimeError: the variant wrote to its inputs"),
 }  # fmt: skip

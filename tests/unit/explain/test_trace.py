@@ -149,7 +149,8 @@ PLANTED = {  # what stands in the ring and what is planted there; (way, rank, te
     "dk and dv sent once too few": (f"{HOPS} if", f"{HOPS} - 1 if", ("backward", 2, "dk", "other sum", None)),
     "dk and dv sent once too often": (
         f"{RECEIVED}        return", RECEIVED
-        + "        await _receive(rank.world.ring_shift((dk.value(), dv.value()), 1), dk, dv)\n        return",
+        + "        sums = dk.value(), dv.value()\n"
+        "        await _receive(rank.world.exchange(sums, *self.hop(rank, 0)), dk, dv)\n        return",
         ("backward", 2, "dv", "other sum", None),
     ),
     "out changed after the loop": (

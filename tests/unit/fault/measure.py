@@ -21,7 +21,6 @@ from accuracy.execute.plan import plan
 from accuracy.execute.settle import read_settled
 from accuracy.measurement.pipeline import Measured as MeasuredCase
 from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
 from accuracy.results.table import HYPOTHESES_SCHEMA, RESULTS_SCHEMA
 from accuracy.runtime.arithmetic import make_exact
 from tests.unit.fault import low_precision, planted
@@ -81,7 +80,7 @@ def _cases(names: Sequence[str], overrides: Sequence[str]) -> list[MeasuredCase]
     config = compose(*SMALL, *kernel, *overrides)
     config["variant"] = {name: node(name) for name in names}
     config.setdefault("also", None)
-    pipeline, threads = Pipeline("selfcheck", Cache(None, 0.0)), torch.get_num_threads()
+    pipeline, threads = Pipeline("selfcheck"), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         return [measured_case(pipeline, each) for each in plan(read_settled(config), free_bytes=None)]

@@ -35,7 +35,7 @@ def call(folder: Path, mask: Tensor | None = None, **how: object) -> Path:
 def test_the_command_takes_every_shape_and_the_scale_from_the_files(tmp_path: Path, accuracy: CommandLine) -> None:
     folder = call(tmp_path / "attention", is_causal=True, scale=0.3)
     words = ("inputs=captured", f"inputs.captured.path={folder}", "variant=zigzag", "world_size=2", "report=false")
-    answer = accuracy(*words, "reference.folder=null", "output_dir=run")
+    answer = accuracy(*words, "output_dir=run")
     assert answer.status == 0, answer.err
     rows = read_results(accuracy.folder / "run")
     row = rows[rows["tensor"] == "out"].iloc[0]

@@ -88,7 +88,7 @@ def test_ranks_that_count_by_themselves_count_a_run_once() -> None:
     ranks = []
     for changed in ({1: [9.0, 4.0]}, {1: [3.0, 5.0], 2: [1.0, 4.0]}):
         again = iter([torch.tensor(changed.get(run, [3.0, 4.0])) for run in range(4)])
-        ranks.append(reruns.repeat((first, None), lambda again=again: (next(again), None), 4))
+        ranks += reruns.repeated([(first, None)], ([(each, None)] for each in again))
     found = reruns.columns(ranks)
     assert list(found) == ["out"]
     assert found["out"]["repeats_differ"] == [1, 2, 3]

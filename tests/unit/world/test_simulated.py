@@ -8,11 +8,16 @@ def number(value: float) -> torch.Tensor:
     return torch.tensor([float(value)])
 
 
+def shifted(world, tensors: tuple[torch.Tensor, ...], distance: int = 1):
+    """Send to the rank so many places on, receive from that as many places back."""
+    return world.exchange(tensors, (world.rank + distance) % world.size, (world.rank - distance) % world.size)
+
+
 @pytest.mark.parametrize("distance", [1, -1, 2])
 def test_shifts_under_way_bring_the_neighbours_tensors_each_in_its_own_order(distance: int) -> None:
     async def program(world):
-        first = world.ring_shift((number(world.rank), number(-world.rank)), distance)
-        second = world.ring_shift((number(10 + world.rank),))
+        first = shifted(world, (number(world.rank), number(-world.rank)), distance)
+        second = shifted(world, (number(10 + world.rank),))
         late = await second
         return *(await first), *late
 
@@ -39,12 +44,12 @@ def test_a_receive_buffer_holds_what_was_sent_only_after_it_was_waited_for(poiso
 
     async def writing(world):
         mine = number(world.rank)
-        arriving = world.ring_shift((mine,))
+        arriving = shifted(world, (mine,))
         mine += 1
         return await arriving
 
     async def program(world):
-        shift, gather = world.ring_shift((number(world.rank),)), world.all_gather((number(world.rank),))
+        shift, gather = shifted(world, (number(world.rank),)), world.all_gather((number(world.rank),))
         exchange = world.all_to_all((torch.arange(3.0) + 10 * world.rank,))
         scatter = world.reduce_scatter((torch.ones(3, 1) * world.rank,))
         transfers = shift, gather, exchange, scatter

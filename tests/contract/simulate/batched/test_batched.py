@@ -7,8 +7,7 @@ import torch
 from accuracy.execute.dispatch import measure
 from accuracy.execute.plan import plan
 from accuracy.simulate import program
-from accuracy.simulate.batched import backward_of, forward_of, ring
-from accuracy.simulate.batched import llama3 as batched_llama3
+from accuracy.simulate.batched import batched_of, ring
 from accuracy.simulate.program import build_kernel, simulate
 from accuracy.variant import llama3
 from accuracy.variant.base import schedule_of
@@ -31,11 +30,11 @@ def test_every_ring_on_disk_is_batched_and_what_is_overridden_is_run_by_itself()
 
     for variant in ("ring", "zigzag", "striped", "bpt_ring", "llama3_ring", "llama3_zigzag"):
         (chosen,) = configuration(f"variant={variant}").variants
-        assert backward_of(schedule_of(chosen.backward)) is not None
-    assert forward_of(Other()) is not None
-    assert backward_of(Other()) is None
-    assert forward_of(llama3.SCHEDULE) is batched_llama3.forward
-    assert forward_of(OtherLlama3()) is None
+        assert batched_of(schedule_of(chosen.backward), "backward") is not None
+    assert batched_of(Other(), "forward") is not None
+    assert batched_of(Other(), "backward") is None
+    assert batched_of(OtherLlama3(), "backward") is not None
+    assert batched_of(OtherLlama3(), "forward") is None
 
 
 @pytest.mark.parametrize("batched", [True, False])
@@ -83,13 +82,12 @@ class Failing(Folding):
     (Writing, ("variant=ring",), 1, "the variant wrote to its inputs"),
     (Failing, ("variant=ring",), 2, "^ranks 1 to 2: ValueError: no full block"),
     (Failing, ("variant=ring",), 1, "^rank 1: ValueError: no full block"),
-    (Failing, ("variant=llama3", "problem.window=20"), 1, "^rank 1: ValueError: no full block"),
+    (Failing, ("variant=llama3", "problem.window=20"), 1, "^rank 3: ValueError: no full block"),
 ])  # fmt: skip
 def test_an_error_says_what_it_was_and_whose_call(
     kernel: type[Folding], words: tuple[str, ...], calls: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program, "BATCHED_DEVICES", ("cpu",))
-    monkeypatch.setattr("accuracy.simulate.batched.fold.position_is_irrelevant", lambda x: True)
     ((case, shards),) = cases("world_size=4", *words)
     with pytest.raises(RankFailed, match=message):
         simulate(case, shards, kernel=kernel(build_kernel(case), calls))

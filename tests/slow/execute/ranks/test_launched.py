@@ -18,7 +18,7 @@ from tests.processes import LOOPBACK, Process, listening, marked, python, start,
 
 pytestmark = pytest.mark.xdist_group("launched")
 SMALL = ("device=cpu", "kernel=eager", "problem.seqlen=96", "problem.heads=4", "problem.heads_kv=2",
-         "problem.head_dim=8", "reference.folder=null", "report=false")  # fmt: skip
+         "problem.head_dim=8", "report=false")  # fmt: skip
 
 
 def output_of(*processes: Process) -> str:
