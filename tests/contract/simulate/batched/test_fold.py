@@ -1,5 +1,4 @@
 import importlib.util
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
