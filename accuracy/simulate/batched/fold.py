@@ -104,11 +104,12 @@ def operands(call: Call, reads: Reads, batch: int) -> Iterator[Tensor]:
 
 
 def computed(
-    way: str, rank: Rank, calls: Sequence[Call], reads: Reads, batch: int, compute: Callable[..., Sequence[Tensor]]
+    way: str, rank: Rank, calls: Sequence[Call], reads: Reads, like: Tensors, compute: Callable[..., Sequence[Tensor]]
 ) -> Iterator[tuple[Call, Tensors]]:
     """Yield the calls in their order, cut into parts for fewer ranks where the kernel asks for it, each with what
-    `compute` gives for its block and operands. Those that are one call of the kernel are computed with the first."""
-    cut, lots = _in_lots(way, rank, calls, reads, batch)
+    `compute` gives for its block and operands. Those that are one call of the kernel are computed with the first. like:
+    q and k of one rank, for their shapes."""
+    (cut, lots), batch = _in_lots(way, rank, calls, *like), len(like[0])
     ready: dict[int, Tensors] = {}
     for number, call in enumerate(cut):
         if number not in ready:
@@ -124,20 +125,19 @@ def computed(
 
 
 def _in_lots(
-    way: str, rank: Rank, calls: Sequence[Call], reads: Reads, batch: int
+    way: str, rank: Rank, calls: Sequence[Call], q: Tensor, k: Tensor
 ) -> tuple[list[Call], dict[int, list[int]]]:
     """Return the calls, cut into parts for as many ranks as the kernel takes at once, and for the number of each part
     those of the parts that are one call: as many as kernel and memory allow."""
     foldable = getattr(rank.kernel, "foldable", None)
-    of = {what: x[:batch] for what, x in reads if what != "lse"}
-    row = max(x[:, 0].numel() for x in of.values())
+    row = max(q[:, 0].numel(), k[:, 0].numel())
     counts: Counter[Block] = Counter()
     for call in calls:
         counts[call.shape] += len(call.ranks)
     wide = dict.fromkeys(counts, 1)
     if foldable is not None:
         for shape, count in counts.items():
-            most = foldable(way, count, of["rows"][:, shape.query], of["keys"][:, shape.key])
+            most = foldable(way, count, q[:, shape.query], k[:, shape.key])
             wide[shape] = max(1, min(most, COPIED_ELEMENTS // (row * max(shape.query.stop, shape.key.stop))))
     cut: list[Call] = []
     lots: dict[int, list[int]] = {}

@@ -26,13 +26,13 @@ def forward(schedule: Ring, rank: Rank, shards: Sequence[Tensors]) -> list[Resul
     size, batch = len(shards), len(shards[0][0])
     rank = fold.of_items(rank, batch)
     q, *kv = (_joined(same) for same in zip(*shards, strict=True))
-    partials = RankPartials(rank.running(q), size, batch)
+    partials, like = RankPartials(rank.running(q), size, batch), (q[:batch], kv[0][:batch])
     for calls, k, v, _ in _turns(rank, schedule.blocks, kv, together=True):
         reads = ("rows", q), ("keys", k), ("keys", v)
         if isinstance(partials.whole, RunningState):
             _carry(rank, partials, calls, reads)
             continue
-        for call, (out, lse) in fold.computed("forward", rank, calls, reads, batch, rank.attend):
+        for call, (out, lse) in fold.computed("forward", rank, calls, reads, like, rank.attend):
             for some, partial in partials.parts(call.ranks):
                 mine = items(range(some.start - call.ranks.start, some.stop - call.ranks.start), batch)
                 with blamed(some):
@@ -56,14 +56,14 @@ def backward(schedule: Ring, rank: Rank, shards: Sequence[Tensors]) -> list[Resu
     size, batch = len(shards), len(shards[0][0])
     rank = fold.of_items(rank, batch)
     dout, q, *kv, out, lse = (_joined(same) for same in zip(*shards, strict=True))
-    like = {"dq": q, "dk": kv[0], "dv": kv[1]}
-    dq, dk, dv = sums = [RankSums(x, rank.accumulator(name, x).dtype, size, batch) for name, x in like.items()]
+    named, like = {"dq": q, "dk": kv[0], "dv": kv[1]}, (q[:batch], kv[0][:batch])
+    dq, dk, dv = sums = [RankSums(x, rank.accumulator(name, x).dtype, size, batch) for name, x in named.items()]
     dtype = str(rank.dtype).removeprefix("torch.")
     exact = rank.precision.dtype("gradient_wire", dtype) == rank.precision.dtype("dkv_accumulator", dtype)
     for calls, k, v, hop in _turns(rank, schedule.blocks, kv, together=exact):
         reads = ("rows", dout), ("rows", q), ("keys", k), ("keys", v), ("rows", out), ("lse", lse)
         for call, (dq_block, dk_block, dv_block) in fold.computed(
-            "backward", rank, calls, reads, batch, rank.differentiate
+            "backward", rank, calls, reads, like, rank.differentiate
         ):
             dq.add(call.ranks, call.block.query, dq_block)
             dk.add(call.sources, call.block.key, dk_block)
