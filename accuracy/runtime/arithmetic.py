@@ -227,18 +227,6 @@ def _set_deterministic(values: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(values[0], warn_only=values[1])  # Inductor's setting too
 
 
-def _attention_backends() -> tuple[bool, ...]:
-    cuda = torch.backends.cuda
-    return cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled()
-
-
-def _set_attention_backends(values: tuple[bool, ...]) -> None:
-    cuda = torch.backends.cuda
-    setters = cuda.enable_flash_sdp, cuda.enable_mem_efficient_sdp, cuda.enable_math_sdp, cuda.enable_cudnn_sdp
-    for setter, enabled in zip(setters, values, strict=True):
-        setter(enabled)
-
-
 SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "torch's default device": (
@@ -253,7 +241,12 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         )
         for device in ("cpu", "cuda")
     },
-    "torch's attention backends": (_attention_backends, _set_attention_backends),
+    **{
+        f"torch's attention backend {name}": (
+            getattr(torch.backends.cuda, f"{name}_sdp_enabled"), getattr(torch.backends.cuda, f"enable_{name}_sdp"),
+        )
+        for name in ("flash", "mem_efficient", "math", "cudnn")
+    },
     "TF32 and reduced sums": (switches, set_switches),
     "the current folder": (_folder, lambda folder: os.chdir(folder) if folder else None),
 }  # fmt: skip

@@ -82,14 +82,6 @@ def shared_by(x: Tensor, policy: Policy) -> tuple[int, ...]:
     return {"tensor": tuple(range(x.dim())), "head": (-2, -1), "token": (-1,)}[policy.granularity]
 
 
-def quantise_weights(weights: Tensor, policy: Policy, axis: int = -1) -> Tensor:
-    """Weights of the softmax (..., rows, keys): by the prescale, or by scales of what is in them."""
-    form = FORMATS.get(policy.p)
-    if form is None or not form.scaled or policy.p_prescale == 0 or policy.granularity in ELEMENTS:
-        return quantise(weights, policy.p, policy, axis)
-    return round_to_format(weights * policy.p_prescale, form).div_(policy.p_prescale)
-
-
 def by_heads(x: Tensor, form: LowFormat) -> Tensor:
     """x (B, S, heads, D) through the format and back, in x's dtype, by a float32 scale of each head of a sequence."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))

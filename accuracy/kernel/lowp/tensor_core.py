@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy.core.quantisation import FLOAT32_BITS, FORMATS, STEP, Policy
+from accuracy.core.quantisation import ELEMENTS, FLOAT32_BITS, FORMATS, STEP, Policy
 from accuracy.kernel.triton.available import one_pass
 from accuracy.runtime import rounding as casts
 from accuracy.runtime.rounding import power_of_two
@@ -67,11 +67,14 @@ def factor(
 
 
 def factor_of_weights(weights: Tensor, policy: Policy, axis: int = -1) -> Factor:
-    """Weights of the softmax (..., rows, keys), as `quantise_weights` casts them."""
+    """Weights of the softmax (..., rows, keys) cast, by the prescale, or by scales of what is in them."""
     form = FORMATS.get(policy.p)
-    if not policy.cut_products or form is None or not form.scaled or policy.p_prescale == 0:
-        return Factor(casts.quantise_weights(weights, policy, axis))
-    return Factor(casts.round_to_format(weights * policy.p_prescale, form), 1 / policy.p_prescale, form.min_exponent)
+    if form is None or not form.scaled or policy.p_prescale == 0 or policy.granularity in ELEMENTS:
+        return Factor(casts.quantise(weights, policy.p, policy, axis))
+    codes = casts.round_to_format(weights * policy.p_prescale, form)
+    if policy.cut_products:
+        return Factor(codes, 1 / policy.p_prescale, form.min_exponent)
+    return Factor(codes.div_(policy.p_prescale))
 
 
 @dataclass

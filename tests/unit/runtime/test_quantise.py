@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from accuracy.core.quantisation import FORMATS, LowFormat, Policy
-from accuracy.runtime.rounding import power_of_two_scaled, quantise, quantise_weights, rotation, round_to_format
+from accuracy.kernel.lowp.tensor_core import factor_of_weights
+from accuracy.runtime.rounding import power_of_two_scaled, quantise, rotation, round_to_format
 
 TABLES = {
     "e4m3": ml_dtypes.float8_e4m3fn, "e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "e5m2": ml_dtypes.float8_e5m2,
@@ -136,8 +137,8 @@ def test_zeros_stay_and_a_prescale_keeps_small_weights_that_a_cast_without_it_lo
     for policy in (Policy(), Policy(granularity="elements_16", scale_format="e4m3")):
         assert not quantise(torch.zeros(1, 1, 2, 16), "e2m1", policy).any()
     weights = torch.full((1, 1, 1, 1, 4), 2.0**-11, dtype=torch.float64)  # half of e4m3's smallest: 2^-10
-    assert torch.equal(quantise_weights(weights, Policy(p="e4m3", p_prescale=256.0)), weights)
-    assert not quantise_weights(weights, Policy(p="e4m3")).any()
+    assert torch.equal(factor_of_weights(weights, Policy(p="e4m3", p_prescale=256.0)).values, weights)
+    assert not factor_of_weights(weights, Policy(p="e4m3")).values.any()
 
 
 @pytest.mark.parametrize("width", [1, 40, 64])
