@@ -16,8 +16,7 @@ from torch import Tensor
 from accuracy.api import calling
 from accuracy.api.bounds import Attention, Exact, check_tensors, exact, listed, must_be_beside, policy_of, word_of
 from accuracy.api.calling import GRADIENTS, SCALES, as_tensor, in_bshd, in_layout, meant
-from accuracy.api.returned import of_largest, without_padding
-from accuracy.api.tf32 import DRIFT, in_tf32
+from accuracy.api.returned import DRIFT, in_tf32, of_largest, without_padding
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
 from accuracy.bound.policy import Policy, eight_bits
 from accuracy.bound.running import Bound

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.api.score_mod import folded
 from accuracy.bound.policy import POLICIES, Policy
 from accuracy.bound.running import Bound
 from accuracy.bound.running import bounds as running_bounds
@@ -16,6 +15,7 @@ from accuracy.bound.sink import of_sinks
 from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.core.number import count
+from accuracy.live.functions import folded
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
 from accuracy.runtime import arithmetic, given_mask

@@ -15,9 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from accuracy.api.bounds import HOW, Attention, in_four, listed
 from accuracy.api.returned import as_tensor, results
-from accuracy.api.score_mod import folded
 from accuracy.core.errors import ConfigError, one_line
-from accuracy.live.functions import known
+from accuracy.live.functions import folded, known
 from accuracy.runtime import arguments
 from accuracy.runtime.arguments import NAMES, mask_names, parameters, plain, takes_any_word
 from accuracy.runtime.layout import PACKED, canonical

@@ -5,6 +5,7 @@ How far a healthy function may be from the reference are limits out of running b
 have the chances of `accuracy.bound.limits`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ from accuracy.bound.policy import Policy, cast, loosest
 from accuracy.bound.running import Bound, bounds
 from accuracy.core.dtype import FORMATS, coarser
 from accuracy.core.recording import RESULTS, Facts, Recorded
-from accuracy.live.mask import Mask, outweighs
+from accuracy.live.writing import outweighs
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
 from accuracy.runtime.sharding import cut, join
@@ -68,6 +69,64 @@ class Allowed:
 def in_tokens(name: str, x: Tensor) -> Tensor:
     """lse (B, H, S) as (B, S, H); the others as they are."""
     return x.transpose(1, 2) if name == "lse" else x
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Of a whole call. queries, keys: S of all ranks; given: its mask tensor (1 or B, 1 or H, Sq, S), or None."""
+
+    facts: Facts
+    queries: int
+    keys: int
+    given: Tensor | None = None
+
+    def block(self, item: int, head: int, first: int, last: int) -> Tensor:
+        """What is added to the scores of rows first to last with every key: float64, -inf where a key is not seen."""
+        added = torch.zeros(last - first, self.keys, dtype=torch.float64)
+        added.masked_fill_(~self._seen(first, last), -math.inf)
+        if self.given is None:
+            return added
+        own = self.given[item % self.given.shape[0], head % self.given.shape[1], first:last].cpu()
+        return added.masked_fill(~own, -math.inf) if own.dtype == torch.bool else added + own.double()
+
+    def for_reference(self, device: torch.device) -> dict[str, Any]:
+        """Keyword arguments of `accuracy.reference.float64.attention`."""
+        facts = self.facts
+        left, right = facts.window or (None, None)
+        one_sided = facts.window is not None and right != (0 if facts.causal else left)
+        blind = facts.causal and not facts.top_left and self.queries > self.keys
+        crossed = facts.window is not None and self.queries != self.keys
+        if facts.documents_k or one_sided or blind or crossed or (facts.documents and self.queries != self.keys):
+            seen = self._seen(0, self.queries)[None, None].to(device)
+            if self.given is None:
+                return {"causal": False, "mask": seen}
+            given = self.given
+            hidden = given & seen if given.dtype == torch.bool else given.double().masked_fill(~seen, -math.inf)
+            return {"causal": False, "mask": hidden}
+        return {"causal": facts.causal, "top_left": facts.top_left, "window": left, "documents": facts.documents,
+                "mask": self.given}  # fmt: skip
+
+    def _seen(self, first: int, last: int) -> Tensor:
+        """(rows, S), of the mask that words say."""
+        facts, row, key = self.facts, torch.arange(first, last)[:, None], torch.arange(self.keys)[None]
+        shift: int | Tensor = 0 if facts.top_left else self.keys - self.queries
+        seen = torch.ones(last - first, self.keys, dtype=torch.bool)
+        if facts.documents:
+            lengths = torch.tensor([facts.documents, facts.documents_k or facts.documents])
+            of_row, of_key = (torch.repeat_interleave(torch.arange(lengths.shape[1]), each) for each in lengths)
+            mine = of_row[first:last]
+            seen &= mine[:, None] == of_key[None]
+            ends = lengths.cumsum(1)
+            shift = (ends[1] - ends[0])[mine][:, None]  # the last query of a document sees its last key
+        distance = row + shift - key
+        if facts.causal:
+            seen &= distance >= 0
+        left, right = facts.window or (None, None)
+        if left is not None:
+            seen &= distance <= left
+        if right is not None:
+            seen &= distance >= -right
+        return seen
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,10 @@ import numpy as np
 from accuracy.core.dtype import FORMATS, Format, form_of
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, TIMES_QUANTISED, Evidence
-from accuracy.verdict.floor import LEVEL, STRUCK, coarser_format
+from accuracy.verdict.floor import LEVEL, STRUCK, Rung, coarser_format
 from accuracy.verdict.label import LOGIC, PRECISION_FLOOR, Finding, Numbers
 from accuracy.verdict.rows import Rows, typical
 from accuracy.verdict.rule.excess import FOREIGN_SHORT, cancellation, condition_of_scores
-from accuracy.verdict.rung import Rung
 
 TIMES_SINGLE_DEVICE = 30.0
 LEAST_SLOPE = 0.5
