@@ -68,7 +68,6 @@ def _parts(made: Material) -> dict[str, Any]:
         "environment": about.environment(run.record),
         "reasons": about.reasons(run.cases),
         "why": why(made),
-        "attribution": further.attribution_panels(made.attributed),
         "take": list(filter(None, map(further.recommendation_table, facets_of(made.measured)))),
         "summary": further.summary_table(made.whole),
     }

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from accuracy.core.number import count, listed, plain, ratio
 from accuracy.verdict import label, words
-from accuracy.verdict.attribution import NAMES, Attribution
 from accuracy.verdict.facts import Facts, Worst
 from accuracy.verdict.label import (
     HARDLY_CHECKED,
@@ -31,7 +30,6 @@ SHORT = {  # what tensors do, in the words that a title has room for
     **words.VERBS, "unwaited": "is read before it arrives", INVALID: "is invalid", LOGIC: "is wrong",
     PRECISION_FLOOR: "is only as good as {formats}",
 }  # fmt: skip
-WORTH_REPORTING = 1.02  # times single device's error: twice the 1% that errors spread over seeds
 
 
 class Tile(NamedTuple):
@@ -131,9 +129,7 @@ def _cell(worst: Worst) -> str:
     return f"{worst.tensor} of {of}, {worst.dtype}{at}"
 
 
-def advice(
-    found: Sequence[Facts], worst: Worst | None, instead: tuple[str, float] | None, attributed: str, reason: str
-) -> str:
+def advice(found: Sequence[Facts], worst: Worst | None, instead: tuple[str, float] | None, reason: str) -> str:
     """The line below the numbers: the cause as far as it is proven, and what to do. instead: a sound variant that is
     clearly nearer, with its ratio; reason: the most frequent one of cases without numbers."""
     first = blamed(found)
@@ -143,11 +139,11 @@ def advice(
     if first is None and any(each.label in TOO_LITTLE for each in found):
         return "Measure it on more ranks, on a machine that has them, or give world_size= if fewer are meant."
     if first is None:
-        return f"{attributed} Nothing to mend here: choose by time and memory.".strip()
+        return "Nothing to mend here: choose by time and memory."
     others = list(dict.fromkeys(each.variant for each in found if each.label not in NOTHING_FOUND))[1:]
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
     unknown = f"No cause was {'proven' if any(name in first.causes for name in first.lead) else 'tried'}."
-    cause = f"Cause: {first.proven[0].text}." if first.proven else attributed or unknown
+    cause = f"Cause: {first.proven[0].text}." if first.proven else unknown
     take = f" Take {instead[0]} ({times(instead[1])} times single device's error) instead." if instead else ""
     if "returned" in first.numbers:
         remedy = "It is judged once it returns what is expected: a wrapper of a few lines can do that."
@@ -159,23 +155,3 @@ def advice(
         remedy = take.strip() or "Keep its sums and partial results in float32."
     also = f" Also flagged: {', '.join(others[:MOST_NAMES])}{more}." if others else ""
     return f"{cause} {remedy}{also}"
-
-
-def attributed(found: Sequence[Attribution]) -> str:
-    """Which rounding causes most of each tensor's excess over single device; dtypes and sizes as one, from the least
-    share to the largest."""
-    shares: dict[str, dict[str, list[tuple[str, float]]]] = {}
-    for each in found:
-        if each.tensor not in ("lse", "delta") and each.x_single_device > WORTH_REPORTING and each.excess:
-            place, share = max(each.excess.items(), key=lambda item: item[1])
-            share = min(1.0, share)  # single device's own seed may be a little worse than its places alone
-            shares.setdefault(each.variant, {}).setdefault(place, []).append((each.tensor, share))
-    sentences = []
-    for variant, places in shares.items():
-        made = []
-        for place, pairs in places.items():
-            tensors, every = zip(*pairs, strict=True)
-            span = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (min(every), max(every))))
-            made.append(f"{span} in {', '.join(dict.fromkeys(tensors))} comes from the {NAMES[place]}")
-        sentences.append(f"Of {variant}'s excess over single device, {'; '.join(made)}.")
-    return " ".join(sentences)
