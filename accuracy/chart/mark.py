@@ -2,8 +2,6 @@
 on every page. Dashes are for references only."""
 
 import zlib
-from collections import Counter
-from collections.abc import Mapping
 
 PALETTE = (  # on a light and on a dark ground, each at least 3:1 against it
     ("#0072b2", "#4fa8e8"), ("#c84e00", "#f0803c"), ("#00805c", "#2cc298"), ("#b0508a", "#e29ac6"),
@@ -26,24 +24,6 @@ def colour(slot: int) -> int | None:
 def colour_of(variant: str) -> int:
     """Which of the palette's colours a variant has: its own if it is known, one by the hash of its name if not."""
     return VARIANTS.index(variant) if variant in VARIANTS else zlib.crc32(variant.encode()) % COLOURS
-
-
-def slots(lines: Mapping[str, str]) -> dict[str, int]:
-    """Of each line a slot of its variant's colour; those of one variant differ in their markers. lines: label ->
-    variant."""
-    met: Counter[str] = Counter()
-    found = {}
-    for line, variant in lines.items():
-        further = COLOURS * met[variant]
-        found[line] = INK_SLOT - further if variant == SINGLE_DEVICE else 1 + colour_of(variant) + further
-        met[variant] += 1
-    return found
-
-
-def on_paper(slot: int) -> str:
-    """The slot's colour on a light ground."""
-    place = colour(slot)
-    return "black" if place is None else PALETTE[place][0]
 
 
 def marker(slot: int) -> str:

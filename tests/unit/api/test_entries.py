@@ -199,7 +199,7 @@ def compare_load_columns(device: str, folder: Path) -> None:
 
 def plot(device: str, folder: Path) -> None:
     rows = measured(device)
-    for draw in (accuracy.plot.growth, accuracy.plot.by_rank, accuracy.plot.heatmap):
+    for draw in (accuracy.plot.growth, accuracy.plot.by_rank):
         draw(rows).figure.savefig(folder / "figure.png")
 
 
