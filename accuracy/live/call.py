@@ -28,13 +28,8 @@ class Record:
     def __init__(self, facts: Facts, tensors: dict[str, Tensor], done: Callable[[Facts, dict[str, Copied]], None]):
         self.facts, self._done = facts, done
         self._tensors = {name: Copied(x) for name, x in tensors.items()}
-        self._expected: set[str] = set()
+        self.expected: set[str] = set()  # gradients that are waited for; none where autograd does not watch
         self._closed = False
-
-    @property
-    def waits_for_gradients(self) -> bool:
-        """Whether it was called where autograd watches."""
-        return bool(self._expected)
 
     def returned(self, out: Tensor, lse: Tensor | None) -> None:
         """What the function returned, canonical."""
@@ -44,14 +39,13 @@ class Record:
 
     def watch(self, function: Function, given: dict[str, Tensor], out: Tensor) -> None:
         """Take the gradients of this call's arguments, and of its out, when backward brings them."""
-        if not out.requires_grad:
-            return
-        self._expected.add("dout")
-        self._on_gradient(out, partial(self._add, function.out_layout or function.layout, ("dout",)))
-        for name, x in given.items():
+        watched = [("out", out, function.out_layout or function.layout)]
+        watched += [(letters_of(given, name), x, function.layout) for name, x in given.items()]
+        for letters, x, layout in watched if out.requires_grad else ():
             if x.requires_grad:
-                self._expected |= {f"d{letter}" for letter in _letters(given, name)}
-                self._on_gradient(x, partial(self._add_packed, function.layout, _letters(given, name)))
+                names = [f"d{letter}" for letter in ([letters] if letters == "out" else letters)]
+                self.expected |= {*names}
+                x.register_hook(partial(self._add, layout, names, gradient_like(x)))
 
     def close(self) -> None:
         """Hand over what there is; gradients that come later are not waited for."""
@@ -59,25 +53,16 @@ class Record:
             self._closed = True
             self._done(self.facts, self._tensors)
 
-    @staticmethod
-    def _on_gradient(x: Tensor, add: Callable[[Tensor], None]) -> None:
-        own = gradient_like(x)
-        x.register_hook(lambda gradient: add(own(gradient)))
-
-    def _add_packed(self, layout: str, letters: str, gradient: Tensor) -> None:
-        parts = gradient.unbind(-3) if len(letters) > 1 else (gradient,)
-        for letter, part in zip(letters, parts, strict=True):
-            self._add(layout, (f"d{letter}",), part)
-
-    def _add(self, layout: str, names: Sequence[str], gradient: Tensor) -> None:
-        for name in names:
+    def _add(self, layout: str, names: Sequence[str], own: Callable[[Tensor], Tensor], gradient: Tensor) -> None:
+        part = own(gradient)
+        for name, x in zip(names, part.unbind(-3) if len(names) > 1 else (part,), strict=True):
             if not self._closed and name not in self._tensors:
-                self._tensors[name] = Copied(_like_heads(canonical(gradient, layout), self.facts))
-        if self._expected <= {*self._tensors}:
+                self._tensors[name] = Copied(_like_heads(canonical(x, layout), self.facts))
+        if self.expected <= {*self._tensors}:
             self.close()
 
 
-def _letters(given: dict[str, Tensor], name: str) -> str:
+def letters_of(given: dict[str, Tensor], name: str) -> str:
     """Which of q, k and v an argument holds."""
     return name if name in ("qkv", "kv") else "qkv"[list(given).index(name)]
 
@@ -102,34 +87,23 @@ def output(function: Function, result: Any, q: Tensor, facts: Facts) -> tuple[Te
 def facts_of(
     function: Function, arguments: dict[str, Any], given: dict[str, Tensor]
 ) -> tuple[Facts, dict[str, Tensor]]:
-    """What the call's arguments say, still without a place in the model; and its tensors, canonical."""
-    tensors = unpacked(given, function.layout)
-    q, k, v = tensors.values()
-    if k.shape[:3] != v.shape[:3] or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]) or q.shape[2] % k.shape[2]:
-        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
-        raise TypeError(f"{shapes} as {function.layout} is no attention; say layout=")
-    settings, mask = function.settings(arguments, q, k)
-    settings |= _documents(settings, q.shape[1], k.shape[1])
-    if mask is not None:
-        kind = "added" if mask.is_floating_point() else "seen"
-        mask = mask if kind == "added" else mask.bool()
-        for dim in (0, 1):  # without the copies that broadcasting made
-            mask = mask.narrow(dim, 0, 1) if mask.shape[dim] > 1 and mask.stride(dim) == 0 else mask
-        settings["mask"], tensors["mask"] = kind, mask
-        every = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
-        if mask.dim() != 4 or any(one not in (1, most) for one, most in zip(mask.shape, every, strict=True)):
-            misfit = f"a mask {tuple(mask.shape)} does not fit {every} of q and k as {function.layout}; say layout="
-            settings["note"] = settings.get("note") or misfit
-    device = q.device.type
-    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    facts = Facts(
-        layer="", step=0, rank=0, ranks=(0,), function=function.path, layout=function.layout, dtype=word(q),
-        shapes={name: tuple(x.shape) for name, x in tensors.items()}, device=device, torch=torch.__version__,
-        autocast=str(autocast).removeprefix("torch.") if autocast else "",
-        tf32=device == "cuda" and torch.backends.cuda.matmul.allow_tf32, scale=settings.pop("scale"),
-        words=tuple(name for name in arguments if name not in function.tensors),
-    )  # fmt: skip
-    return replace(facts, **settings), tensors
+    """What the call's arguments say, still without a place in the model; and its tensors, canonical.""" tensors =
+    unpacked(given, function.layout) q, k, v = tensors.values() if k.shape[:3] != v.shape[:3] or (q.shape[0],
+    q.shape[3]) != (k.shape[0], k.shape[3]) or q.shape[2] % k.shape[2]: shapes = ", ".join(f"{name} {tuple(x.shape)}"
+    for name, x in given.items()) raise TypeError(f"{shapes} as {function.layout} is no attention; say layout=")
+    settings, mask = function.settings(arguments, q, k) settings |= _documents(settings, q.shape[1], k.shape[1]) if mask
+    is not None: kind = "added" if mask.is_floating_point() else "seen" mask = mask if kind == "added" else mask.bool()
+    for dim in (0, 1):  # without the copies that broadcasting made mask = mask.narrow(dim, 0, 1) if mask.shape[dim] > 1
+    and mask.stride(dim) == 0 else mask settings["mask"], tensors["mask"] = kind, mask every = q.shape[0], q.shape[2],
+    q.shape[1], k.shape[1] if mask.dim() != 4 or any(one not in (1, most) for one, most in zip(mask.shape, every,
+    strict=True)): misfit = f"a mask {tuple(mask.shape)} does not fit {every} of q and k as {function.layout}; say
+    layout=" settings["note"] = settings.get("note") or misfit device = q.device.type autocast =
+    torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None facts = Facts( layer="", step=0,
+    rank=0, ranks=(0,), function=function.path, layout=function.layout, dtype=str(q.dtype).removeprefix("torch."),
+    shapes={name: tuple(x.shape) for name, x in tensors.items()}, device=device, torch=torch.__version__,
+    autocast=str(autocast).removeprefix("torch.") if autocast else "", tf32=device == "cuda" and
+    torch.backends.cuda.matmul.allow_tf32, scale=settings.pop("scale"), words=tuple(name for name in arguments if name
+    not in function.tensors), )  # fmt: skip return replace(facts, **settings), tensors
 
 
 def _documents(settings: dict[str, Any], queries: int, keys: int) -> dict[str, Any]:
@@ -145,11 +119,6 @@ def _documents(settings: dict[str, Any], queries: int, keys: int) -> dict[str, A
         )
         return {"documents": (), "documents_k": (), "note": settings.get("note") or note}
     return {"documents": given, "documents_k": given_k if given_k != given else ()}
-
-
-def word(x: Tensor) -> str:
-    """bfloat16, ..."""
-    return str(x.dtype).removeprefix("torch.")
 
 
 class Shard(NamedTuple):

@@ -47,6 +47,12 @@ class Function:
     mask: str = ""
 
     @property
+    def found(self) -> Any:
+        """Return what it names in this process; None where its module is not imported."""
+        module, _, name = self.path.partition(":")
+        return getattr(sys.modules.get(module), name, None)
+
+    @property
     def called_in(self) -> str:
         """Return the layout in which it is called."""
         packed = {} if self.layout == "thd" else {1: "qkvpacked", 2: "kvpacked"}
@@ -187,11 +193,7 @@ def known(fn: Any) -> Function | None:
     """Return what is known of a function of torch or of a package, also inside functools.partial and torch.compile, by
     where it is found; None of any other."""
     fn = plain(fn)
-    for each in KNOWN:
-        module, _, name = each.path.partition(":")
-        if getattr(sys.modules.get(module), name, None) is fn:
-            return each
-    return None
+    return next((each for each in KNOWN if each.found is fn), None)
 
 
 def _scale(arguments: Arguments, q: Tensor, name: str) -> float:

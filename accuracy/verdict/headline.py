@@ -3,7 +3,6 @@
 In: the facts of every variant, gravest first, and the cell that the page is about. Out: text.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -118,11 +117,6 @@ def tiles(found: Sequence[Facts], worst: Worst | None, size: int, cases: Mapping
     return (*made[:MOST_TILES], Tile(f"{done:,}", f"case{'s' * (done != 1)} measured{f', {more}' if more else ''}"))
 
 
-def times(value: float) -> str:
-    """`3.81`, `4130`: a ratio inside a sentence, with the digits that it has in a table."""
-    return plain(value) if math.isfinite(value) else "infinitely many"
-
-
 def _cell(worst: Worst) -> str:
     of = worst.named if worst.alone else worst.spoken
     at = "" if worst.alone else f", {count(worst.world_size, 'rank')}"
@@ -144,7 +138,7 @@ def advice(found: Sequence[Facts], worst: Worst | None, instead: tuple[str, floa
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
     unknown = f"No cause was {'proven' if any(name in first.causes for name in first.lead) else 'tried'}."
     cause = f"Cause: {first.proven[0].text}." if first.proven else unknown
-    take = f" Take {instead[0]} ({times(instead[1])} times single device's error) instead." if instead else ""
+    take = f" Take {instead[0]} ({plain(instead[1])} times single device's error) instead." if instead else ""
     if "returned" in first.numbers:
         remedy = "It is judged once it returns what is expected: a wrapper of a few lines can do that."
     elif first.is_bug:
