@@ -39,11 +39,12 @@ class Record:
 
     def watch(self, function: Function, given: dict[str, Tensor], out: Tensor) -> None:
         """Take the gradients of this call's arguments, and of its out, when backward brings them."""
-        watched = [("out", out, function.out_layout or function.layout)]
-        watched += [(letters_of(given, name), x, function.layout) for name, x in given.items()]
-        for letters, x, layout in watched if out.requires_grad else ():
+        watched = [(("dout",), out, function.out_layout or function.layout)]
+        for place, (name, x) in enumerate(given.items()):
+            letters = name if name in ("qkv", "kv") else "qkv"[place]
+            watched.append((tuple(f"d{letter}" for letter in letters), x, function.layout))
+        for names, x, layout in watched if out.requires_grad else ():
             if x.requires_grad:
-                names = [f"d{letter}" for letter in ([letters] if letters == "out" else letters)]
                 self.expected |= {*names}
                 x.register_hook(partial(self._add, layout, names, gradient_like(x)))
 
@@ -60,11 +61,6 @@ class Record:
                 self._tensors[name] = Copied(_like_heads(canonical(x, layout), self.facts))
         if self.expected <= {*self._tensors}:
             self.close()
-
-
-def letters_of(given: dict[str, Tensor], name: str) -> str:
-    """Which of q, k and v an argument holds."""
-    return name if name in ("qkv", "kv") else "qkv"[list(given).index(name)]
 
 
 def _like_heads(x: Tensor, facts: Facts) -> Tensor:
@@ -87,23 +83,35 @@ def output(function: Function, result: Any, q: Tensor, facts: Facts) -> tuple[Te
 def facts_of(
     function: Function, arguments: dict[str, Any], given: dict[str, Tensor]
 ) -> tuple[Facts, dict[str, Tensor]]:
-    """What the call's arguments say, still without a place in the model; and its tensors, canonical.""" tensors =
-    unpacked(given, function.layout) q, k, v = tensors.values() if k.shape[:3] != v.shape[:3] or (q.shape[0],
-    q.shape[3]) != (k.shape[0], k.shape[3]) or q.shape[2] % k.shape[2]: shapes = ", ".join(f"{name} {tuple(x.shape)}"
-    for name, x in given.items()) raise TypeError(f"{shapes} as {function.layout} is no attention; say layout=")
-    settings, mask = function.settings(arguments, q, k) settings |= _documents(settings, q.shape[1], k.shape[1]) if mask
-    is not None: kind = "added" if mask.is_floating_point() else "seen" mask = mask if kind == "added" else mask.bool()
-    for dim in (0, 1):  # without the copies that broadcasting made mask = mask.narrow(dim, 0, 1) if mask.shape[dim] > 1
-    and mask.stride(dim) == 0 else mask settings["mask"], tensors["mask"] = kind, mask every = q.shape[0], q.shape[2],
-    q.shape[1], k.shape[1] if mask.dim() != 4 or any(one not in (1, most) for one, most in zip(mask.shape, every,
-    strict=True)): misfit = f"a mask {tuple(mask.shape)} does not fit {every} of q and k as {function.layout}; say
-    layout=" settings["note"] = settings.get("note") or misfit device = q.device.type autocast =
-    torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None facts = Facts( layer="", step=0,
-    rank=0, ranks=(0,), function=function.path, layout=function.layout, dtype=str(q.dtype).removeprefix("torch."),
-    shapes={name: tuple(x.shape) for name, x in tensors.items()}, device=device, torch=torch.__version__,
-    autocast=str(autocast).removeprefix("torch.") if autocast else "", tf32=device == "cuda" and
-    torch.backends.cuda.matmul.allow_tf32, scale=settings.pop("scale"), words=tuple(name for name in arguments if name
-    not in function.tensors), )  # fmt: skip return replace(facts, **settings), tensors
+    """What the call's arguments say, still without a place in the model; and its tensors, canonical."""
+    tensors = unpacked(given, function.layout)
+    q, k, v = tensors.values()
+    if k.shape[:3] != v.shape[:3] or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]) or q.shape[2] % k.shape[2]:
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
+        raise TypeError(f"{shapes} as {function.layout} is no attention; say layout=")
+    settings, mask = function.settings(arguments, q, k)
+    settings |= _documents(settings, q.shape[1], k.shape[1])
+    if mask is not None:
+        kind = "added" if mask.is_floating_point() else "seen"
+        mask = mask if kind == "added" else mask.bool()
+        for dim in (0, 1):  # without the copies that broadcasting made
+            mask = mask.narrow(dim, 0, 1) if mask.shape[dim] > 1 and mask.stride(dim) == 0 else mask
+        settings["mask"], tensors["mask"] = kind, mask
+        every = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
+        if mask.dim() != 4 or any(one not in (1, most) for one, most in zip(mask.shape, every, strict=True)):
+            misfit = f"a mask {tuple(mask.shape)} does not fit {every} of q and k as {function.layout}; say layout="
+            settings["note"] = settings.get("note") or misfit
+    device = q.device.type
+    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    facts = Facts(
+        layer="", step=0, rank=0, ranks=(0,), function=function.path, layout=function.layout,
+        dtype=str(q.dtype).removeprefix("torch."), device=device, torch=torch.__version__,
+        shapes={name: tuple(x.shape) for name, x in tensors.items()},
+        autocast=str(autocast).removeprefix("torch.") if autocast else "",
+        tf32=device == "cuda" and torch.backends.cuda.matmul.allow_tf32, scale=settings.pop("scale"),
+        words=tuple(name for name in arguments if name not in function.tensors),
+    )  # fmt: skip
+    return replace(facts, **settings), tensors
 
 
 def _documents(settings: dict[str, Any], queries: int, keys: int) -> dict[str, Any]:
