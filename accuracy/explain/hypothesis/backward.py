@@ -50,9 +50,9 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
     }
     for base, attention in asked.bases:
         for word, stages in one.items():
-            yield Hypothesis(word, f"{word}{base}", gradients_of(attention.with_stages(**stages)))
+            yield Hypothesis(word, f"{word}{base}", gradients_of(attention.but(stages=stages)))
         if attention.slope_of_cap is not None:
-            changed = gradients_of(attention.with_stages(ds=partial(torch.div, other=attention.slope_of_cap)))
+            changed = gradients_of(attention.but(stages={"ds": partial(torch.div, other=attention.slope_of_cap)}))
             yield Hypothesis("no slope of the softcap", f"the slope of the softcap is missing{base}", changed)
 
 
@@ -73,9 +73,7 @@ def _forward(asked: Asked) -> Iterator[Hypothesis]:
     for word, x in ends.items():
         yield Hypothesis(word, word, {word.split(" ", 1)[0]: x.transpose(1, 2)})
 
-    def as_weights(attention: Attention) -> Attention:
-        return attention.with_stages(weights=lambda x: attention.scores * attention.counts)
-
+    as_weights = {"stages": {"weights": lambda x: right.scores * right.counts}}
     yield from altered(asked, "no softmax", "scores are used as weights, without softmax", as_weights)
 
 
@@ -123,7 +121,7 @@ def saved_values(asked: Asked) -> Iterator[Hypothesis]:
     cause = f"the backward is given a wrong {which}, all else in dq being right"
     predicts: Predicts = {"dq": made}
     if bool((a > 0).all()):  # what dq shows must make dk and dv too
-        found = right.but(saved=(right.out, right.lse - a.log())).with_stages(delta=lambda x: delta)
+        found = right.but(saved=(right.out, right.lse - a.log()), stages={"delta": lambda x: delta})
         predicts = {**gradients_of(found), "dq": made}
     yield Hypothesis("another lse or delta (backward)", cause, predicts, which, 2 * a.numel())
 

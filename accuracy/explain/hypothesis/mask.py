@@ -14,7 +14,7 @@ from torch import Tensor
 
 from accuracy.core.case import Problem
 from accuracy.explain.hypothesis.attention import Attention
-from accuracy.explain.hypothesis.base import FORWARD, Asked, Hypothesis, altered, setting, tensors_of
+from accuracy.explain.hypothesis.base import FORWARD, Asked, Hypothesis, altered, tensors_of
 from accuracy.reference.float64 import seen_keys
 
 WHOLE = 1e-2
@@ -31,7 +31,7 @@ def masks(asked: Asked) -> Iterator[Hypothesis]:
         if any(torch.equal(counts, each) for each in seen) or counts.shape != seen[0].shape:
             continue
         seen.append(counts)
-        yield from altered(asked, f"mask: {word}", word, setting(counts=counts), by_rank=True)
+        yield from altered(asked, f"mask: {word}", word, {"counts": counts}, by_rank=True)
 
 
 def _others(asked: Asked) -> Iterator[tuple[str, Tensor]]:
@@ -159,7 +159,7 @@ def dropouts(asked: Asked) -> Iterator[Hypothesis]:
         block = own[..., asked.keys[0]].repeat(1, 1, ranks, ranks)[:, :, rows][..., keys]
         others["every block has the first one's dropout mask (local queries and keys)"] = block
     for cause, other in others.items():
-        yield from altered(asked, "another dropout mask", cause, setting(dropout=other), by_rank=True)
+        yield from altered(asked, "another dropout mask", cause, {"dropout": other}, by_rank=True)
 
 
 def pairs(asked: Asked) -> Iterator[Hypothesis]:
