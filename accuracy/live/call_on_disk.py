@@ -6,8 +6,8 @@ have the chances of `accuracy.bound.limits`.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,8 +16,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from accuracy.bound.limits import DEPENDENT, independent, reach
-from accuracy.bound.policy import Policy, cast, loosest
-from accuracy.bound.running import Bound, bounds
+from accuracy.bound.policy import cast, loosest
+from accuracy.bound.running import bounds
 from accuracy.core.dtype import FORMATS, coarser
 from accuracy.core.recording import RESULTS, Facts, Recorded
 from accuracy.live.writing import outweighs
@@ -28,26 +28,12 @@ from accuracy.runtime.sharding import cut, join
 Named = dict[str, Tensor]
 
 
-def policy_of(facts: Facts, dtype: str, size: int) -> Policy:
-    """Of a function of anyone's on so many ranks, whose tensors, or whose autocast, are of a dtype."""
-    policy = loosest(dtype, 1 if size == 1 else 2 * size)
-    if facts.autocast or facts.tf32:
-        return cast(policy, "tf32" if facts.tf32 and dtype == "float32" else dtype)
-    return policy
-
-
 @dataclass(frozen=True)
 class Allowed:
     """certain: no rounding goes beyond; variance: of the error. By tensor, in token layout, lse (B, S, H)."""
 
     certain: dict[str, Tensor]
     variance: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, found: Mapping[str, Bound]) -> "Allowed":
-        """Out of bounds of all tensors."""
-        certain = {name: in_tokens(name, each.certain) for name, each in found.items()}
-        return cls(certain, {name: in_tokens(name, each.variance) for name, each in found.items()})
 
     def whole(self, name: str, part: Callable[[Tensor], Tensor] = lambda x: x) -> Tensor:
         """The Frobenius norm of the error of a tensor; part: makes (W, ...) of it, to each of which belongs a limit."""
@@ -136,6 +122,7 @@ class Call:
     facts: Facts
     tensors: Named
     size: int = 1
+    _allowed: dict[str, Allowed] = field(default_factory=dict)  # by dtype
 
     @property
     def returned(self) -> list[str]:
@@ -153,7 +140,13 @@ class Call:
             return f"it holds {', '.join(sorted(formats - {*FORMATS}))}"
         if not facts.note and self._differentiates_blind_rows():
             return "its mask adds a number to every key of a query that outweighs the scores, and its dout is not zero"
-        return facts.note or ("" if self.returned else "it holds nothing that the model returned")
+        if facts.note or not self.returned:
+            return facts.note or "it holds nothing that the model returned"
+        try:
+            self.reference  # noqa: B018  # it is computed here, once
+        except ValueError as error:  # a mask under which a query sees no key, say
+            return str(error)
+        return ""
 
     def _differentiates_blind_rows(self) -> bool:
         """Whether a query has gradients of which every key is hidden, by a number and not by -inf: the scores are lost
@@ -201,17 +194,18 @@ class Call:
             **self.mask.for_reference(self.tensors["q"].device),
         }  # fmt: skip
 
-    @cached_property
-    def _allowed(self) -> dict[str, Allowed]:
-        return {}
-
     def rounding(self, dtype: str = "") -> Allowed:
         """What rounding to a dtype may do; "": to the call's own."""
         word = dtype or self.dtype
         if word not in self._allowed:
             q, k, v = (self.tensors[name] for name in "qkv")
-            policy = policy_of(self.facts, word, self.size)
-            self._allowed[word] = Allowed.of(bounds(q, k, v, self.dout, self.reference, policy, **self.how))
+            policy = loosest(word, 1 if self.size == 1 else 2 * self.size)
+            if self.facts.autocast or self.facts.tf32:
+                policy = cast(policy, "tf32" if self.facts.tf32 and word == "float32" else word)
+            found = bounds(q, k, v, self.dout, self.reference, policy, **self.how)
+            sides = [{name: in_tokens(name, getattr(each, side)) for name, each in found.items()}
+                     for side in ("certain", "variance")]  # fmt: skip
+            self._allowed[word] = Allowed(*sides)
         return self._allowed[word]
 
     def exact(self, name: str) -> Tensor:

@@ -65,7 +65,7 @@ def rows_of(found: Recorded, device: str) -> Iterator[dict[str, Any]]:
     q, k = call.tensors["q"].shape, call.tensors["k"].shape
     tokens = f"{q[0]} x {q[1]}{'' if q[1] == k[1] else f' on {k[1]}'} tokens"
     about |= {"world_size": call.size, "shape": f"{tokens}, heads {q[2]}/{k[2]} of {q[3]}"}
-    if unjudged := call.unjudged or _unanswered(call):
+    if unjudged := call.unjudged:
         yield about | {"rank": ALL_RANKS, "label": NOT_MEASURED, "sentence": unjudged, "tensor": "out"}
         return
     for name in call.returned:
@@ -74,15 +74,6 @@ def rows_of(found: Recorded, device: str) -> Iterator[dict[str, Any]]:
             row = about | {"tensor": name, "rank": rank} | {key: values[place] for key, values in numbers.items()}
             label, sentence = label_of(row, numbers["error_rel"][:-1], partial(explained, call, name))
             yield row | {"label": label, "sentence": _given(call, name) or sentence if label == INVALID else sentence}
-
-
-def _unanswered(call: Call) -> str:
-    """Why the reference has no answer: of a mask under which a query sees no key, say."""
-    try:
-        call.reference  # noqa: B018  # it is computed here, once
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def _given(call: Call, name: str) -> str:
