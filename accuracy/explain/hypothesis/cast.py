@@ -15,14 +15,7 @@ from torch import Tensor
 from accuracy.core import quantisation
 from accuracy.core.dtype import FORMATS, INPUT_FORMATS, effective_dtype, form_of
 from accuracy.explain.hypothesis.attention import Attention, Stage
-from accuracy.explain.hypothesis.base import (
-    BACKWARD,
-    FORWARD,
-    Asked,
-    Hypothesis,
-    altered,
-    gradients_of,
-)
+from accuracy.explain.hypothesis.base import BACKWARD, FORWARD, Asked, Hypothesis, altered, gradients_of
 from accuracy.explain.hypothesis.blocks import contributions
 from accuracy.explain.hypothesis.merge import CHUNKS, blocks_of, merged, orders, right
 from accuracy.results.table import SUM
