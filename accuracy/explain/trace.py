@@ -64,10 +64,9 @@ class _WatchedRank(Rank):
     def running(self, q: Tensor) -> Running | RunningState:
         plain = super().running(q)
         kind = _WatchedRunningState if isinstance(plain, RunningState) else _WatchedRunning
-        watched = kind(**vars(plain), joined=_Joined(self))
-        for place, name in enumerate(("out", "lse")):
-            state = self.account.states[name, self.world.rank]
-            state.append(lambda place=place: watched.result(self.dtype, self.lse_dtype)[place])
+        watched, rank = kind(**vars(plain), joined=_Joined(self)), self.world.rank
+        self.account.states["out", rank].append(lambda: watched.result(self.dtype, self.lse_dtype)[0])
+        self.account.states["lse", rank].append(lambda: watched.result(self.dtype, self.lse_dtype)[1])
         return watched
 
     def accumulator(self, name: str, like: Tensor) -> Accumulator:

@@ -39,10 +39,10 @@ class Record:
 
     def watch(self, function: Function, given: dict[str, Tensor], out: Tensor) -> None:
         """Take the gradients of this call's arguments, and of its out, when backward brings them."""
-        watched = [(("dout",), out, function.out_layout or function.layout)]
-        for place, (name, x) in enumerate(given.items()):
-            letters = name if name in ("qkv", "kv") else "qkv"[place]
-            watched.append((tuple(f"d{letter}" for letter in letters), x, function.layout))
+        watched: list[tuple[tuple[str, ...], Tensor, str]] = [
+            (("dout",), out, function.out_layout or function.layout),
+            *((_gradients(name, place), x, function.layout) for place, (name, x) in enumerate(given.items())),
+        ]
         for names, x, layout in watched if out.requires_grad else ():
             if x.requires_grad:
                 self.expected |= {*names}
@@ -61,6 +61,11 @@ class Record:
                 self._tensors[name] = Copied(_like_heads(canonical(x, layout), self.facts))
         if self.expected <= {*self._tensors}:
             self.close()
+
+
+def _gradients(name: str, place: int) -> tuple[str, ...]:
+    """The gradients of an argument, of which packed ones hold several of q, k and v."""
+    return tuple(f"d{letter}" for letter in (name if name in ("qkv", "kv") else "qkv"[place]))
 
 
 def _like_heads(x: Tensor, facts: Facts) -> Tensor:

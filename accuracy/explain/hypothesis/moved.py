@@ -1,6 +1,7 @@
 """Values in another place, or lost: of other heads, shards, tokens or tensors, in another layout, or zero."""
 
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -118,7 +119,7 @@ def _of_shards(size: int, length: int) -> dict[str, Stage]:
             exchanged = {first: other, other: first}
             word = f"the shards of ranks {first} and {other} exchanged"
             orders[word] = [exchanged.get(rank, rank) for rank in ranks]
-    moves: dict[str, Stage] = {word: lambda x, order=order: x[order] for word, order in orders.items()}
+    moves: dict[str, Stage] = {word: itemgetter(order) for word, order in orders.items()}
     if length % 2 == 0:
         moves["the halves of each shard exchanged"] = lambda x: x.roll(x.shape[2] // 2, 2)
     moves["each shard's tokens in reverse order"] = lambda x: x.flip(2)
