@@ -83,13 +83,6 @@ class Attention:
             raise ConfigError(f"rows came as {shown} for {queries} queries and {keys} keys; allowed: {allowed}")
         return given.long()
 
-    def mask(self, queries: int, keys: int) -> Tensor | None:
-        """attn_mask as (B or 1, H or 1, Sq, S), detached."""
-        mask = self.attn_mask
-        if mask is None:
-            return None
-        return in_four(mask).expand(-1, -1, queries, keys)
-
 
 @dataclass(frozen=True)
 class Exact:
@@ -157,12 +150,13 @@ def exact(
     not asked about."""
     if attention.dlse is not None or stored_dbias is not None:
         rounding = replace(rounding, reads="anything")
-    scale = attention.softmax_scale
+    scale, mask = attention.softmax_scale, attention.attn_mask
+    mask = None if mask is None else in_four(mask).expand(-1, -1, q.shape[1], k.shape[1])
     dout = torch.zeros_like(q[..., :1]).expand(*q.shape[:-1], v.shape[-1]) if dout is None else dout
     how: dict[str, Any] = {
         "scale": q.shape[-1] ** -0.5 if scale is None else float(scale), "causal": attention.causal,
         "window": attention.window, "documents": attention.documents, "softcap": attention.softcap,
-        "sinks": [float(each) for each in attention.sinks], "mask": attention.mask(q.shape[1], k.shape[1]),
+        "sinks": [float(each) for each in attention.sinks], "mask": mask,
         "dlse": attention.dlse,
     }  # fmt: skip
     if stored_dbias is not None and attention.attn_mask is not None:

@@ -73,12 +73,6 @@ def meant(x: Tensor, scale: Any, name: str, layout: str) -> Tensor:
         raise ConfigError(f"{SCALES[name]} has the shape {shown}; give {fits}") from None
 
 
-def layout_of(fn: Any) -> str:
-    """Return the layout of a function that is known by its name, else bshd."""
-    found = known(fn)
-    return "bshd" if found is None else found.called_in
-
-
 def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, borders: Borders, fn: Any) -> dict[str, Any]:
     """Return the keywords of `Attention` for the field's words. q: (B, Sq, H, D); k: (B, S, Hk, D); borders: as
     `borders_of` returns them; fn: what is called: torch's own function aligns a causal mask at the first query."""

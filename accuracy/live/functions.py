@@ -85,13 +85,8 @@ def llama3(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
 
 def sdpa(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
     """torch's: a causal mask is aligned at the top left."""
-    mask = arguments.get("attn_mask")
-    return {
-        "causal": bool(arguments.get("is_causal")),
-        "top_left": True,
-        "scale": _scale(arguments, q, "scale"),
-        "dropout": float(arguments.get("dropout_p") or 0.0),
-    }, _four(mask)
+    found, mask = named(arguments, q, k)
+    return found | {"top_left": True}, mask
 
 
 def flex(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:

@@ -21,7 +21,6 @@ from torch import Tensor
 from accuracy.core.errors import ConfigError
 from accuracy.core.number import count
 from accuracy.core.plugins import load_function
-from accuracy.core.recording import Facts
 from accuracy.live.call_on_disk import Call
 from accuracy.live.functions import KNOWN
 from accuracy.live.verdict import SHORT
@@ -50,9 +49,11 @@ class Rerun:
 
     def arguments(self, call: Call) -> dict[str, Any]:
         """The words of a call beside q, k and v. Raises ConfigError where the function has none for what is asked."""
-        names, facts = _parameters(self.function, call.facts), call.facts
-        if names is None:
+        known, facts = parameters(self.function), call.facts
+        if known is None:
             names = next((each.parameters for each in KNOWN if each.path == self.name), ())
+        else:  # any words: what the captured call gave
+            names = tuple(dict.fromkeys((*known, *(facts.words if takes_any_word(known) else ()))))
         words: dict[str, Any] = {**dict.fromkeys(CAUSAL, facts.causal), **dict.fromkeys(SCALE, facts.scale)}
         words |= {"group": None, "enable_gqa": True, "softcap": facts.softcap or 0.0, "dropout_p": 0.0}
         if facts.documents:
@@ -84,13 +85,6 @@ class Rerun:
             gradients = torch.autograd.grad(out, given, arranged(call.tensors["dout"], self.layout).to(out.dtype))
             named |= {f"d{name}": canonical(x, self.layout) for name, x in zip("qkv", gradients, strict=True)}
         return Call(call.facts, call.tensors | named)
-
-
-def _parameters(function: Callable[..., Any], facts: Facts) -> tuple[str, ...] | None:
-    known = parameters(function)
-    if known is not None and takes_any_word(known):
-        return tuple(dict.fromkeys((*known, *facts.words)))  # what the captured call gave
-    return None if known is None else tuple(known)
 
 
 T = TypeVar("T")
