@@ -98,6 +98,10 @@ class Asked:
         """The inverse of `shards`."""
         return join(shards, sharding_of(self.case))
 
+    def on_ranks(self, name: str, made: Tensor) -> Predicts:
+        """A tensor of ranks' flat shards (W, n), as a prediction of a returned one."""
+        return {name: self.joined(made.view_as(self.shards(self.returned[name])))}
+
     def on_shards(self, move: Stage) -> Stage:
         """A move of stacked shards (W, B, S/W, heads, D) as one of a tensor (B, S, heads, D)."""
         return lambda x: self.joined(move(self.shards(x)))

@@ -178,7 +178,7 @@ def _merges(asked: Asked, form: str, to: Stage) -> Iterator[Hypothesis]:
 def _sums(asked: Asked, name: str, attention: Attention, base: str, form: str, to: Stage) -> Iterator[Hypothesis]:
     """Of each block's gradient, and of the sum after each block, in either direction of the ring."""
     sums = contributions(asked, name, attention)
-    size, like = asked.size, asked.shards(asked.returned[name])
+    size = asked.size
     for ahead, direction in ((-1, "r - 1"), (1, "r + 1")):
         each, total, both = (torch.zeros(size, sums.shape[-1], dtype=torch.float64) for _ in range(3))
         for rank in range(size):
@@ -193,6 +193,5 @@ def _sums(asked: Asked, name: str, attention: Attention, base: str, form: str, t
             ("sum", f"the sum of {name} is, after each hop,", total),
             ("each block and sum", f"{name} of each block and their sum are", both),
         ):
-            predicts = {name: asked.joined(made.view_as(like))}
             cause, parameter = f"{word} cast to {form}{base}", f"{form}, rank {direction} next"
-            yield Hypothesis(f"cast of gradients: {idea}", cause, predicts, parameter)
+            yield Hypothesis(f"cast of gradients: {idea}", cause, asked.on_ranks(name, made), parameter)
