@@ -182,7 +182,7 @@ def captured(device: str, folder: Path) -> Path:
 
 
 def capture_and_judge(device: str, folder: Path) -> None:
-    assert accuracy.judge(captured(device, folder), device=device).judged.label == "rounding"
+    assert accuracy.judge(captured(device, folder), device=device).label == "rounding"
 
 
 def compare_load_columns(device: str, folder: Path) -> None:
