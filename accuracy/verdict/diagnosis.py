@@ -40,7 +40,8 @@ def diagnoses(
 
 def sentences(found: list[Facts]) -> list[str]:
     """Return one sentence for each variant, which names it where there are several."""
-    return [each.line if len(found) > 1 else each.sentence for each in found]
+    plain = {each.variant: len(found) == 1 or each.sentence.startswith(f"{each.variant} ") for each in found}
+    return [each.sentence if plain[each.variant] else f"{each.variant}: {each.sentence}" for each in found]
 
 
 def _facts(
