@@ -31,7 +31,7 @@ def main(folder: str) -> None:
             loss.backward()
         optimiser.step()
         optimiser.zero_grad()
-    print(accuracy.judge(folder).judged.sentence)  # on the command line: accuracy judge FOLDER
+    print(accuracy.judge(folder).sentence)  # on the command line: accuracy judge FOLDER
 
 
 if __name__ == "__main__":

@@ -16,12 +16,12 @@ from torch import Tensor
 from accuracy.api import calling
 from accuracy.api.bounds import Attention, Exact, check_tensors, exact, listed, must_be_beside, policy_of, word_of
 from accuracy.api.calling import GRADIENTS, SCALES, as_tensor, in_bshd, in_layout, meant
-from accuracy.api.returned import of_largest, without_padding
-from accuracy.api.tf32 import DRIFT, in_tf32
+from accuracy.api.returned import DRIFT, in_tf32, of_largest, without_padding
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
 from accuracy.bound.policy import Policy, eight_bits
 from accuracy.bound.running import Bound
 from accuracy.core.errors import ConfigError, entry, unknown
+from accuracy.live.functions import known
 from accuracy.runtime.layout import LAYOUTS, PACKED
 
 PLACES = ("batch", "token", "head", "dim")
@@ -87,7 +87,7 @@ def assert_close(
         ConfigError: a ValueError, for a wrong argument.
     """
     __tracebackhide__ = True
-    layout = calling.layout_of(actual) if layout is None else layout
+    layout = layout or getattr(known(actual), "called_in", "bshd")
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
     how = {word: as_tensor(x, word) if word in ARRAYS and hasattr(x, "__dlpack__") else x for word, x in how.items()
@@ -154,11 +154,11 @@ def assert_close(
     if short and rounding.weights != rounding.dtype:
         source += f", and weights once in {rounding.weights}"
     if wrong and arithmetic != "float32" and in_bshd(found["out"], layout, "out").shape == truth.reference.out.shape:
-        known = in_tf32(in_bshd(found["out"], layout, "out"), tuple(tensors), truth, attention, **stored)
-        if known is not None:
-            words, tf32 = f"computes float32 in TF32, its operands {known[0]} 11 bits", known[1]
+        tf32 = in_tf32(in_bshd(found["out"], layout, "out"), tuple(tensors), truth, attention, **stored)
+        if tf32 is not None:
+            words = f"computes float32 in TF32, its operands {tf32[0]} 11 bits"
             own, source = wrong, f"rounding alone of what {words}"
-            wrong = [line for name, x in found.items() for line in _judge(name, x, tf32, layout, DRIFT)]
+            wrong = [line for name, x in found.items() for line in _judge(name, x, tf32[1], layout, DRIFT)]
             if not wrong and arithmetic is None:
                 what = getattr(actual, "__name__", "this attention")
                 warnings.warn(f"{what} {words}; arithmetic='float32' refuses it: {own[0]}", stacklevel=3)
@@ -172,7 +172,8 @@ def assert_close(
             wrong.append("lse is in base 2: times ln 2 it is right")
         wrong += _of_another(found, tensors, attention, rounding, layout, stored, wrong[0].startswith("out"), how)
         wrong.append(f"limits: {source}; beyond them by chance: {ALARM:g} a tensor")
-        if attention.rows is None and (ranks := _ranks()) > 1:
+        grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if attention.rows is None and grouped and (ranks := torch.distributed.get_world_size()) > 1:
             wrong.append(f"q, k and v were read as all tokens on each of {ranks} ranks: of one rank's tokens say rows=")
         if layout == "bshd" and keys < heads:
             wrong.append(f"k was read as {keys} tokens, q as {heads} heads: of (B, H, S, D) say layout='bhsd'")
@@ -182,12 +183,6 @@ def assert_close(
     offs = {name: float((x - references[name]).norm()) for name, x in came.items()}
     norms = {name: float(reference.norm()) for name, reference in references.items()}
     return {name: offs[name] / norm if norm else 0.0 for name, norm in norms.items()}
-
-
-def _ranks() -> int:
-    """Return how many ranks the caller's process group has."""
-    has = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if has else 1
 
 
 def _judge(name: str, x: Tensor, truth: Exact, layout: str, least_drift: float = 0.0) -> list[str]:

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.api.score_mod import folded
 from accuracy.bound.policy import POLICIES, Policy
 from accuracy.bound.running import Bound, of_sinks
 from accuracy.bound.running import bounds as running_bounds
 from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.core.number import count
+from accuracy.live.functions import folded
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
 from accuracy.runtime import arithmetic, given_mask
@@ -82,13 +82,6 @@ class Attention:
             raise ConfigError(f"rows came as {shown} for {queries} queries and {keys} keys; allowed: {allowed}")
         return given.long()
 
-    def mask(self, queries: int, keys: int) -> Tensor | None:
-        """attn_mask as (B or 1, H or 1, Sq, S), detached."""
-        mask = self.attn_mask
-        if mask is None:
-            return None
-        return in_four(mask).expand(-1, -1, queries, keys)
-
 
 @dataclass(frozen=True)
 class Exact:
@@ -154,12 +147,13 @@ def exact(
     """Return the reference and the bounds for checked arguments. dout None: gradients are those of no dout, zero;
     stored_dsink, stored_dbias, stored_max_logit: the dtype of dsink, of attn_mask's gradient, of max_logit; None: it is
     not asked about."""
-    scale = attention.softmax_scale
+    scale, mask = attention.softmax_scale, attention.attn_mask
+    mask = None if mask is None else in_four(mask).expand(-1, -1, q.shape[1], k.shape[1])
     dout = torch.zeros_like(q[..., :1]).expand(*q.shape[:-1], v.shape[-1]) if dout is None else dout
     how: dict[str, Any] = {
         "scale": q.shape[-1] ** -0.5 if scale is None else float(scale), "causal": attention.causal,
         "window": attention.window, "documents": attention.documents, "softcap": attention.softcap,
-        "sinks": [float(each) for each in attention.sinks], "mask": attention.mask(q.shape[1], k.shape[1]),
+        "sinks": [float(each) for each in attention.sinks], "mask": mask,
         "dlse": attention.dlse,
     }  # fmt: skip
     if stored_dbias is not None and attention.attn_mask is not None:

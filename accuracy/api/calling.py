@@ -15,9 +15,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from accuracy.api.bounds import HOW, Attention, in_four, listed
 from accuracy.api.returned import as_tensor, results
-from accuracy.api.score_mod import folded
 from accuracy.core.errors import ConfigError, one_line
-from accuracy.live.functions import known
+from accuracy.live.functions import folded, known
 from accuracy.runtime import arguments
 from accuracy.runtime.arguments import NAMES, mask_names, parameters, plain, takes_any_word
 from accuracy.runtime.layout import PACKED, canonical
@@ -72,12 +71,6 @@ def meant(x: Tensor, scale: Any, name: str, layout: str) -> Tensor:
     except RuntimeError:
         fits = f"a number, a number for each item and head, or numbers that broadcast to {tuple(x.shape)}"
         raise ConfigError(f"{SCALES[name]} has the shape {shown}; give {fits}") from None
-
-
-def layout_of(fn: Any) -> str:
-    """Return the layout of a function that is known by its name, else bshd."""
-    found = known(fn)
-    return "bshd" if found is None else found.called_in
 
 
 def described(how: Mapping[str, Any], q: Tensor, k: Tensor, layout: str, borders: Borders, fn: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,6 +40,9 @@ class Run:
     hypotheses: pd.DataFrame
     boundaries: pd.DataFrame
     places: pd.DataFrame
+
+
+SIDE = tuple(each.name for each in fields(Run))[1:]
 
 
 @entry(OF_PROBLEM)
@@ -164,10 +167,6 @@ def _asked_on(group: dist.ProcessGroup, config: Mapping[str, Any], tiny: Configu
     """Return on each of the caller's processes the table of a run that is not kept."""
     with TemporaryDirectory(prefix="accuracy-") as folder:
         return _on_callers_ranks(tiny, config, planned(tiny), Path(folder), group)[0]
-
-
-SIDE = ("steps", "hypotheses", "boundaries", "places")
-"""The tables of a run folder that `Run` has beside its results, in its order."""
 
 
 def _log_first_traceback(folder: Path, results: pd.DataFrame) -> None:

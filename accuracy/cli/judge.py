@@ -36,7 +36,7 @@ def _judge(given: argparse.Namespace) -> int:
     page = html.write_report(found, given.to or given.folder / "report.html")
     found.rows.map(_csv_cell).to_csv(page.with_name("judge.csv"), index=False)
     print(*map(printable, [*found.sentence.splitlines(), str(page)]), sep="\n")
-    if found.judged.label == NOT_MEASURED:
+    if found.label == NOT_MEASURED:
         return NOTHING_MEASURED
     return 0 if found.healthy else FAULTY
 

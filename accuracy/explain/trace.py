@@ -1,7 +1,7 @@
 """Where does a run leave the reference? Every kernel call of every rank, and what has been joined after it, in float64.
 
 A traced case runs once more in the simulated world with a `Rank` that watches; what a block should have given
-is computed by `accuracy.explain.watch`, whatever the schedule thought. A schedule that joins partials or
+is computed by `accuracy.explain.account`, whatever the schedule thought. A schedule that joins partials or
 adds gradients by its own means shows its partials only, a kernel that carries its state what has been joined only.
 What was computed, joined and returned is accounted for by `accuracy.explain.account`.
 """
@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.masks import Block
-from accuracy.explain.account import Account
-from accuracy.explain.watch import Met, Watch
+from accuracy.explain.account import Account, Met
 from accuracy.kernel.block.running_state import RunningState
 from accuracy.measurement.observe import Answer, Observation, shards_of
 from accuracy.simulate.program import simulate
@@ -35,12 +34,12 @@ def answer(observation: Observation, options: None) -> Answer:
         case = replace(case, problem=problem)
         targets = observation.bench.new_targets(case)
         shards = shards_of(case, targets)
-    account, simulated = Account(Watch(case, targets)), replace(case, world="simulated")
+    account, simulated = Account(case, targets), replace(case, world="simulated")
     schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
     untraced = any(each.unsupported(simulated) or not each.traced for each in schedules)
     if case.problem.sinks is None and case.problem.attn_mask is None and case.problem.padding is None and not untraced:
         account.close(simulate(case, shards, rank_type=partial(_WatchedRank, account=account)).results)
-    return Answer(tables={"steps": account.watch.rows})
+    return Answer(tables={"steps": account.rows})
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class _WatchedRank(Rank):
 
     def attend(self, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         out, lse = super().attend(block, q, k, v)
-        self.called("forward", block, q, k[:, block.key], {"out": out, "lse": lse})
+        self.account.called("forward", self.world.rank, block, q, k[:, block.key], {"out": out, "lse": lse})
         return out, lse
 
     def differentiate(
@@ -59,7 +58,7 @@ class _WatchedRank(Rank):
     ) -> Tensors:
         gradients = super().differentiate(block, dout, q, k, v, out, lse)
         named = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
-        self.called("backward", block, q, k[:, block.key], named)
+        self.account.called("backward", self.world.rank, block, q, k[:, block.key], named)
         return gradients
 
     def running(self, q: Tensor) -> Running | RunningState:
@@ -76,18 +75,6 @@ class _WatchedRank(Rank):
         self.account.states[name, rank].append(lambda: watched.value().to(self.dtype))
         return watched
 
-    def called(self, way: str, block: Block, q: Tensor, k: Tensor, results: dict[str, Tensor]) -> Met | None:
-        """Account for one more kernel call, of all queries and the block's keys; return which rows met in it."""
-        watch, rank = self.account.watch, self.world.rank
-        watch.calls[way, rank] = watch.calls.get((way, rank), 0) + 1
-        met, pairs = watch.met(q[:, block.query], k), {}
-        if met is not None and results:
-            right = watch.block(met, watch.visible(met))
-            pairs = {name: (x, right.lse if name == "lse" else right.tensor(name)) for name, x in results.items()}
-            watch.note(way, rank, "partial", met, pairs)
-        self.account.called(way, rank, block, met, pairs)
-        return met
-
 
 @dataclass
 class _Joined:
@@ -102,17 +89,17 @@ class _Joined:
 
     def note(self, block: Block, met: Met, out: Tensor, lse: Tensor) -> None:
         """After a block: out (B, rows, H, D) and lse (B, H, rows) of all rows."""
-        watch, rows = self.rank.account.watch, out.shape[1]
+        account, rows = self.rank.account, out.shape[1]
         if self.keys is None or self.queries is None:
-            self.keys = torch.zeros(rows, watch.case.problem.seqlen, dtype=torch.bool, device=watch.device)
-            self.queries = torch.full((rows,), -1, device=watch.device)
+            self.keys = torch.zeros(rows, account.case.problem.seqlen, dtype=torch.bool, device=account.device)
+            self.queries = torch.full((rows,), -1, device=account.device)
         self.queries[block.query] = met.queries
         joined = self.keys[block.query]
-        joined[:, met.keys] |= watch.visible(met)
-        every = torch.arange(self.keys.shape[1], device=watch.device)
-        right = watch.block(replace(met, keys=every), joined)
+        joined[:, met.keys] |= account.visible(met)
+        every = torch.arange(self.keys.shape[1], device=account.device)
+        right = account.block(replace(met, keys=every), joined)
         pairs = {"out": (out[:, block.query], right.tensor("out")), "lse": (lse[:, :, block.query], right.lse)}
-        watch.note("forward", self.rank.world.rank, "running", met, pairs)
+        account.note("forward", self.rank.world.rank, "running", met, pairs)
 
 
 @dataclass
@@ -126,8 +113,7 @@ class _WatchedRunning(Running):
         rank = self.joined.rank
         taken = rank.account.take("out", rank.world.rank, block_out)
         if taken:
-            out = self.out
-            self.joined.note(block, taken[-1].met, out, self.lse.squeeze(-1).transpose(1, 2))
+            self.joined.note(block, taken[-1].met, self.out, self.lse.squeeze(-1).transpose(1, 2))
 
 
 @dataclass
@@ -138,7 +124,8 @@ class _WatchedRunningState(RunningState):
 
     def add(self, block: Block, k: Tensor, v: Tensor, scale: float) -> None:
         super().add(block, k, v, scale)
-        met = self.joined.rank.called("forward", block, self.q, k, {})
+        rank = self.joined.rank
+        met = rank.account.called("forward", rank.world.rank, block, self.q, k, {})
         if met is not None:
             self.joined.note(block, met, *self.result(torch.float32, torch.float64))
 
@@ -153,14 +140,15 @@ class _WatchedAccumulator(Accumulator):
 
     def add(self, rows: slice, block: Tensor) -> None:
         super().add(rows, block)
-        watch, taken = self.account.watch, self.account.take(self.name, self.rank, block)
+        account = self.account
+        taken = account.take(self.name, self.rank, block)
         if not taken:
             return
-        total = watch.totals.setdefault(self.name, torch.zeros_like(watch.targets.reference[self.name]))
+        total = account.totals.setdefault(self.name, torch.zeros_like(account.targets.reference[self.name]))
         for each in taken:
             tokens, heads = each.met.rows(self.name)
             total[:, tokens[:, None], heads] += each.reference
         tokens = torch.cat([each.met.rows(self.name)[0] for each in taken]).unique()
         here = self.value()[:, rows]
         if len(tokens) == here.shape[1]:
-            watch.note("backward", self.rank, "running", taken[-1].met, {self.name: (here, total[:, tokens])})
+            account.note("backward", self.rank, "running", taken[-1].met, {self.name: (here, total[:, tokens])})

@@ -28,13 +28,8 @@ class Record:
     def __init__(self, facts: Facts, tensors: dict[str, Tensor], done: Callable[[Facts, dict[str, Copied]], None]):
         self.facts, self._done = facts, done
         self._tensors = {name: Copied(x) for name, x in tensors.items()}
-        self._expected: set[str] = set()
+        self.expected: set[str] = set()  # gradients that are waited for; none where autograd does not watch
         self._closed = False
-
-    @property
-    def waits_for_gradients(self) -> bool:
-        """Whether it was called where autograd watches."""
-        return bool(self._expected)
 
     def returned(self, out: Tensor, lse: Tensor | None) -> None:
         """What the function returned, canonical."""
@@ -44,14 +39,14 @@ class Record:
 
     def watch(self, function: Function, given: dict[str, Tensor], out: Tensor) -> None:
         """Take the gradients of this call's arguments, and of its out, when backward brings them."""
-        if not out.requires_grad:
-            return
-        self._expected.add("dout")
-        self._on_gradient(out, partial(self._add, function.out_layout or function.layout, ("dout",)))
-        for name, x in given.items():
+        watched: list[tuple[tuple[str, ...], Tensor, str]] = [
+            (("dout",), out, function.out_layout or function.layout),
+            *((_gradients(name, place), x, function.layout) for place, (name, x) in enumerate(given.items())),
+        ]
+        for names, x, layout in watched if out.requires_grad else ():
             if x.requires_grad:
-                self._expected |= {f"d{letter}" for letter in _letters(given, name)}
-                self._on_gradient(x, partial(self._add_packed, function.layout, _letters(given, name)))
+                self.expected |= {*names}
+                x.register_hook(partial(self._add, layout, names, gradient_like(x)))
 
     def close(self) -> None:
         """Hand over what there is; gradients that come later are not waited for."""
@@ -59,27 +54,18 @@ class Record:
             self._closed = True
             self._done(self.facts, self._tensors)
 
-    @staticmethod
-    def _on_gradient(x: Tensor, add: Callable[[Tensor], None]) -> None:
-        own = gradient_like(x)
-        x.register_hook(lambda gradient: add(own(gradient)))
-
-    def _add_packed(self, layout: str, letters: str, gradient: Tensor) -> None:
-        parts = gradient.unbind(-3) if len(letters) > 1 else (gradient,)
-        for letter, part in zip(letters, parts, strict=True):
-            self._add(layout, (f"d{letter}",), part)
-
-    def _add(self, layout: str, names: Sequence[str], gradient: Tensor) -> None:
-        for name in names:
+    def _add(self, layout: str, names: Sequence[str], own: Callable[[Tensor], Tensor], gradient: Tensor) -> None:
+        part = own(gradient)
+        for name, x in zip(names, part.unbind(-3) if len(names) > 1 else (part,), strict=True):
             if not self._closed and name not in self._tensors:
-                self._tensors[name] = Copied(_like_heads(canonical(gradient, layout), self.facts))
-        if self._expected <= {*self._tensors}:
+                self._tensors[name] = Copied(_like_heads(canonical(x, layout), self.facts))
+        if self.expected <= {*self._tensors}:
             self.close()
 
 
-def _letters(given: dict[str, Tensor], name: str) -> str:
-    """Which of q, k and v an argument holds."""
-    return name if name in ("qkv", "kv") else "qkv"[list(given).index(name)]
+def _gradients(name: str, place: int) -> tuple[str, ...]:
+    """The gradients of an argument, of which packed ones hold several of q, k and v."""
+    return tuple(f"d{letter}" for letter in (name if name in ("qkv", "kv") else "qkv"[place]))
 
 
 def _like_heads(x: Tensor, facts: Facts) -> Tensor:
@@ -123,8 +109,9 @@ def facts_of(
     device = q.device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     facts = Facts(
-        layer="", step=0, rank=0, ranks=(0,), function=function.path, layout=function.layout, dtype=word(q),
-        shapes={name: tuple(x.shape) for name, x in tensors.items()}, device=device, torch=torch.__version__,
+        layer="", step=0, rank=0, ranks=(0,), function=function.path, layout=function.layout,
+        dtype=str(q.dtype).removeprefix("torch."), device=device, torch=torch.__version__,
+        shapes={name: tuple(x.shape) for name, x in tensors.items()},
         autocast=str(autocast).removeprefix("torch.") if autocast else "",
         tf32=device == "cuda" and torch.backends.cuda.matmul.allow_tf32, scale=settings.pop("scale"),
         words=tuple(name for name in arguments if name not in function.tensors),
@@ -145,11 +132,6 @@ def _documents(settings: dict[str, Any], queries: int, keys: int) -> dict[str, A
         )
         return {"documents": (), "documents_k": (), "note": settings.get("note") or note}
     return {"documents": given, "documents_k": given_k if given_k != given else ()}
-
-
-def word(x: Tensor) -> str:
-    """bfloat16, ..."""
-    return str(x.dtype).removeprefix("torch.")
 
 
 class Shard(NamedTuple):

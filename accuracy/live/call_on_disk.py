@@ -5,8 +5,9 @@ How far a healthy function may be from the reference are limits out of running b
 have the chances of `accuracy.bound.limits`.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -15,24 +16,16 @@ from safetensors import safe_open
 from torch import Tensor
 
 from accuracy.bound.limits import DEPENDENT, independent, reach
-from accuracy.bound.policy import Policy, cast, loosest
-from accuracy.bound.running import Bound, bounds
+from accuracy.bound.policy import cast, loosest
+from accuracy.bound.running import bounds
 from accuracy.core.dtype import FORMATS, coarser
 from accuracy.core.recording import RESULTS, Facts, Recorded
-from accuracy.live.mask import Mask, outweighs
+from accuracy.live.writing import outweighs
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
 from accuracy.runtime.sharding import cut, join
 
 Named = dict[str, Tensor]
-
-
-def policy_of(facts: Facts, dtype: str, size: int) -> Policy:
-    """Of a function of anyone's on so many ranks, whose tensors, or whose autocast, are of a dtype."""
-    policy = loosest(dtype, 1 if size == 1 else 2 * size)
-    if facts.autocast or facts.tf32:
-        return cast(policy, "tf32" if facts.tf32 and dtype == "float32" else dtype)
-    return policy
 
 
 @dataclass(frozen=True)
@@ -41,12 +34,6 @@ class Allowed:
 
     certain: dict[str, Tensor]
     variance: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, found: Mapping[str, Bound]) -> "Allowed":
-        """Out of bounds of all tensors."""
-        certain = {name: in_tokens(name, each.certain) for name, each in found.items()}
-        return cls(certain, {name: in_tokens(name, each.variance) for name, each in found.items()})
 
     def whole(self, name: str, part: Callable[[Tensor], Tensor] = lambda x: x) -> Tensor:
         """The Frobenius norm of the error of a tensor; part: makes (W, ...) of it, to each of which belongs a limit."""
@@ -71,12 +58,71 @@ def in_tokens(name: str, x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Mask:
+    """Of a whole call. queries, keys: S of all ranks; given: its mask tensor (1 or B, 1 or H, Sq, S), or None."""
+
+    facts: Facts
+    queries: int
+    keys: int
+    given: Tensor | None = None
+
+    def block(self, item: int, head: int, first: int, last: int) -> Tensor:
+        """What is added to the scores of rows first to last with every key: float64, -inf where a key is not seen."""
+        added = torch.zeros(last - first, self.keys, dtype=torch.float64)
+        added.masked_fill_(~self._seen(first, last), -math.inf)
+        if self.given is None:
+            return added
+        own = self.given[item % self.given.shape[0], head % self.given.shape[1], first:last].cpu()
+        return added.masked_fill(~own, -math.inf) if own.dtype == torch.bool else added + own.double()
+
+    def for_reference(self, device: torch.device) -> dict[str, Any]:
+        """Keyword arguments of `accuracy.reference.float64.attention`."""
+        facts = self.facts
+        left, right = facts.window or (None, None)
+        one_sided = facts.window is not None and right != (0 if facts.causal else left)
+        blind = facts.causal and not facts.top_left and self.queries > self.keys
+        crossed = facts.window is not None and self.queries != self.keys
+        if facts.documents_k or one_sided or blind or crossed or (facts.documents and self.queries != self.keys):
+            seen = self._seen(0, self.queries)[None, None].to(device)
+            if self.given is None:
+                return {"causal": False, "mask": seen}
+            given = self.given
+            hidden = given & seen if given.dtype == torch.bool else given.double().masked_fill(~seen, -math.inf)
+            return {"causal": False, "mask": hidden}
+        return {"causal": facts.causal, "top_left": facts.top_left, "window": left, "documents": facts.documents,
+                "mask": self.given}  # fmt: skip
+
+    def _seen(self, first: int, last: int) -> Tensor:
+        """(rows, S), of the mask that words say."""
+        facts, row, key = self.facts, torch.arange(first, last)[:, None], torch.arange(self.keys)[None]
+        shift: int | Tensor = 0 if facts.top_left else self.keys - self.queries
+        seen = torch.ones(last - first, self.keys, dtype=torch.bool)
+        if facts.documents:
+            lengths = torch.tensor([facts.documents, facts.documents_k or facts.documents])
+            of_row, of_key = (torch.repeat_interleave(torch.arange(lengths.shape[1]), each) for each in lengths)
+            mine = of_row[first:last]
+            seen &= mine[:, None] == of_key[None]
+            ends = lengths.cumsum(1)
+            shift = (ends[1] - ends[0])[mine][:, None]  # the last query of a document sees its last key
+        distance = row + shift - key
+        if facts.causal:
+            seen &= distance >= 0
+        left, right = facts.window or (None, None)
+        if left is not None:
+            seen &= distance <= left
+        if right is not None:
+            seen &= distance >= -right
+        return seen
+
+
+@dataclass(frozen=True)
 class Call:
     """facts: of the first rank; tensors: of the whole sequence, (B, S, heads, D), lse (B, S, H); size: ranks."""
 
     facts: Facts
     tensors: Named
     size: int = 1
+    _allowed: dict[str, Allowed] = field(default_factory=dict)  # by dtype
 
     @property
     def returned(self) -> list[str]:
@@ -94,7 +140,13 @@ class Call:
             return f"it holds {', '.join(sorted(formats - {*FORMATS}))}"
         if not facts.note and self._differentiates_blind_rows():
             return "its mask adds a number to every key of a query that outweighs the scores, and its dout is not zero"
-        return facts.note or ("" if self.returned else "it holds nothing that the model returned")
+        if facts.note or not self.returned:
+            return facts.note or "it holds nothing that the model returned"
+        try:
+            self.reference  # noqa: B018  # it is computed here, once
+        except ValueError as error:  # a mask under which a query sees no key, say
+            return str(error)
+        return ""
 
     def _differentiates_blind_rows(self) -> bool:
         """Whether a query has gradients of which every key is hidden, by a number and not by -inf: the scores are lost
@@ -142,17 +194,18 @@ class Call:
             **self.mask.for_reference(self.tensors["q"].device),
         }  # fmt: skip
 
-    @cached_property
-    def _allowed(self) -> dict[str, Allowed]:
-        return {}
-
     def rounding(self, dtype: str = "") -> Allowed:
         """What rounding to a dtype may do; "": to the call's own."""
         word = dtype or self.dtype
         if word not in self._allowed:
             q, k, v = (self.tensors[name] for name in "qkv")
-            policy = policy_of(self.facts, word, self.size)
-            self._allowed[word] = Allowed.of(bounds(q, k, v, self.dout, self.reference, policy, **self.how))
+            policy = loosest(word, 1 if self.size == 1 else 2 * self.size)
+            if self.facts.autocast or self.facts.tf32:
+                policy = cast(policy, "tf32" if self.facts.tf32 and word == "float32" else word)
+            found = bounds(q, k, v, self.dout, self.reference, policy, **self.how)
+            sides = [{name: in_tokens(name, getattr(each, side)) for name, each in found.items()}
+                     for side in ("certain", "variance")]  # fmt: skip
+            self._allowed[word] = Allowed(*sides)
         return self._allowed[word]
 
     def exact(self, name: str) -> Tensor:

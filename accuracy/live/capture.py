@@ -22,7 +22,7 @@ from accuracy.core.recording import Facts, matches
 from accuracy.core.sharding import SHARDINGS
 from accuracy.live.call import Record, Shard, facts_of, local, output, shard_of
 from accuracy.live.functions import Function
-from accuracy.live.hooking import hooked, known, layer_of, own
+from accuracy.live.hooking import hooked, layer_of, own
 from accuracy.live.writing import wait, write
 from accuracy.runtime.layout import CAPTURED, fits
 
@@ -83,7 +83,7 @@ class capture:  # reads as torch.no_grad does
             self._compiled = any(each._compiled_call_impl or hasattr(each, "_orig_mod") for _, each in modules)
             self._names = {id(module): re.sub(WRAPPERS, "", name) for name, module in modules}
             self._hooks = ExitStack()
-            self._hooks.enter_context(hooked([*self._own, *known()], self.model, self._call))
+            self._hooks.enter_context(hooked(self._own, self.model, self._call))
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -136,7 +136,7 @@ class capture:  # reads as torch.no_grad does
             record.returned(canonical, lse)
             self._records.append(record)
         record.watch(function, given, out)
-        if record.waits_for_gradients == (record in again):
+        if bool(record.expected) == (record in again):
             (again.remove if record in again else again.append)(record)
         return result
 

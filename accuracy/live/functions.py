@@ -1,6 +1,8 @@
 """Which functions compute attention, and how does each say what it computes? One `Function` for each way to call one.
 
 `Function.settings` turns the bound arguments of a call into fields of `Facts` (mask, scale, ...) and a mask tensor.
+`folded` makes of a score_mod of flex_attention what the reference and the limits know: numbers added to scores, and a
+softcap. What any other function of a score loses by its own rounding nobody can say, so it has no limits.
 """
 
 import math
@@ -12,8 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accuracy.core.errors import ConfigError, one_line
 from accuracy.runtime.arguments import NAMES, plain
 
+SCORES = (1.0, -3.0, 0.37, 40.0)
+CAPPED = 1e9
+"""A score at which every softcap has its largest value."""
+ROUNDINGS = 8
+"""Of float32, by which numbers that are added may be off in float32: twice the spacing, half of it the sum's own."""
 Arguments = Mapping[str, Any]
 Settings = tuple[dict[str, Any], Tensor | None]
 """Fields of `Facts`, and a mask (B or 1, H or 1, Sq, S): seen, or added to scores."""
@@ -37,6 +45,12 @@ class Function:
     by_document: bool = False
     parameters: tuple[str, ...] = ()
     mask: str = ""
+
+    @property
+    def found(self) -> Any:
+        """Return what it names in this process; None where its module is not imported."""
+        module, _, name = self.path.partition(":")
+        return getattr(sys.modules.get(module), name, None)
 
     @property
     def called_in(self) -> str:
@@ -71,13 +85,8 @@ def llama3(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
 
 def sdpa(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
     """torch's: a causal mask is aligned at the top left."""
-    mask = arguments.get("attn_mask")
-    return {
-        "causal": bool(arguments.get("is_causal")),
-        "top_left": True,
-        "scale": _scale(arguments, q, "scale"),
-        "dropout": float(arguments.get("dropout_p") or 0.0),
-    }, _four(mask)
+    found, mask = named(arguments, q, k)
+    return found | {"top_left": True}, mask
 
 
 def flex(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
@@ -179,11 +188,7 @@ def known(fn: Any) -> Function | None:
     """Return what is known of a function of torch or of a package, also inside functools.partial and torch.compile, by
     where it is found; None of any other."""
     fn = plain(fn)
-    for each in KNOWN:
-        module, _, name = each.path.partition(":")
-        if getattr(sys.modules.get(module), name, None) is fn:
-            return each
-    return None
+    return next((each for each in KNOWN if each.found is fn), None)
 
 
 def _scale(arguments: Arguments, q: Tensor, name: str) -> float:
@@ -210,3 +215,51 @@ def everywhere(modification: Callable[..., Tensor], sizes: tuple[int, ...], devi
     for number in range(len(sizes)):
         modification = torch.vmap(modification, in_dims=tuple(0 if n == 3 - number else None for n in range(4)))
     return modification(*(torch.arange(size, device=device) for size in sizes))
+
+
+def folded(score_mod: Callable[..., Any], q: Tensor, k: Tensor, seen: Tensor | None = None) -> dict[str, Any]:
+    """Return `attn_mask` and `softcap`, as far as there are any, that do the same to scores.
+
+    Args:
+        score_mod: (score, item, head, query, key) -> score, of 0-dimensional tensors, as flex_attention takes it.
+        q, k: (B, Sq, H, D) and (B, S, Hk, D).
+        seen: (B or 1, H or 1, Sq, S), True where a query sees a key, beside it.
+
+    Raises:
+        ConfigError: where it does anything else than add numbers to scores, to softcap tanh(score / softcap) or hide
+            keys, or adds other numbers in float32 than in float64.
+    """
+    sizes = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
+
+    def at(score: float, dtype: torch.dtype = torch.float64) -> Tensor:
+        given = torch.tensor(score, dtype=dtype, device=q.device)
+        return everywhere(lambda *place: score_mod(given, *place) + 0 * given, sizes, q.device).double()
+
+    try:
+        added, capped, short = at(0.0), at(CAPPED), at(0.0, torch.float32)
+        others = {score: at(score) for score in SCORES}
+    except Exception as error:  # a function of anyone's
+        wanted = "a function of score, item, head, query and key, 0-dimensional tensors"
+        raise ConfigError(f"score_mod is not {wanted} ({one_line(error)})") from None
+    finite = added.isfinite()
+    least = (capped - added)[finite].min() if finite.any() else added.new_tensor(CAPPED)
+    softcap = None if least > CAPPED / 2 else float(least)
+    for score, x in others.items():
+        plain = score if softcap is None else softcap * torch.tensor(score / softcap, dtype=torch.float64).tanh()
+        off = ((x - added)[finite] - plain).abs()
+        allowed = 1e-12 * (abs(score) + added[finite].abs())
+        if (softcap is not None and softcap <= 0) or (off > allowed).any() or (x[~finite] != added[~finite]).any():
+            raise ConfigError(
+                "score_mod does more than add to scores, cap them by tanh or hide keys, and limits are known of these"
+                " alone; say by softmax_scale= or softcap= what these can, or compare with your own float64"
+            )
+    most = ROUNDINGS * 2.0**-24 * added[finite].abs()
+    if ((short - added)[finite].abs() > most).any() or (short.isfinite() != finite).any():
+        raise ConfigError(
+            "score_mod adds other numbers in float32 than in float64; give these as attn_mask=, and the function too"
+        )
+    found: dict[str, Any] = {} if softcap is None else {"softcap": softcap}
+    visible = finite if seen is None else finite & seen
+    if bool((added[finite] != 0).any()):
+        return found | {"attn_mask": added.masked_fill(~visible, -torch.inf)}
+    return found if bool(visible.all()) else found | {"attn_mask": visible}

@@ -29,12 +29,13 @@ _inside = threading.local()  # a hooked function that calls another one is one c
 
 
 @contextmanager
-def hooked(functions: Iterable[tuple[Function, Original]], model: nn.Module | None, call: Call) -> Iterator[None]:
-    """While this is open, calls of the functions, and of those in Hugging Face's registry, go to `call`. What is
-    compiled runs as it is written: its graphs hold the originals, and are neither left nor compiled again."""
+def hooked(own: Iterable[tuple[Function, Original]], model: nn.Module | None, call: Call) -> Iterator[None]:
+    """While this is open, calls of a user's own functions, of those of `KNOWN` that this process has imported, and of
+    those in Hugging Face's registry go to `call`. What is compiled runs as it is written: its graphs hold the
+    originals, and are neither left nor compiled again."""
     with ExitStack() as undo:
         undo.enter_context(torch.compiler.set_stance("force_eager"))
-        for function, original in functions:
+        for function, original in (*own, *((each, each.found) for each in KNOWN if callable(each.found))):
             hook = _hook(function, original, call)
             for holder, name in list(_bound(original, model)):
                 undo.callback(setattr, holder, name, original)
@@ -48,14 +49,6 @@ def hooked(functions: Iterable[tuple[Function, Original]], model: nn.Module | No
             undo.callback(setattr, module, "eager_attention_forward", module.eager_attention_forward)
             module.eager_attention_forward = _hook(REGISTERED, module.eager_attention_forward, call)
         yield
-
-
-def known() -> Iterator[tuple[Function, Original]]:
-    """Those of `KNOWN` that this process has imported."""
-    for function in KNOWN:
-        module, _, name = function.path.partition(":")
-        if callable(found := getattr(sys.modules.get(module), name, None)):
-            yield function, found
 
 
 def own(function: str | Callable[..., Any], layout: str) -> tuple[Function, Original]:

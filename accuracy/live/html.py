@@ -8,8 +8,7 @@ import pandas as pd
 
 from accuracy.chart.view import Table, TableCell, cells, grid, render
 from accuracy.core.number import count, plain, scientific
-from accuracy.live.judge import Judgement
-from accuracy.live.verdict import in_time
+from accuracy.live.verdict import Judgement, in_time
 from accuracy.report.build import write_page
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.label import BUGS, LABELS, NOT_MEASURED, ROUNDING, badge, tone
@@ -32,7 +31,7 @@ def write_report(found: Judgement, path: Path) -> Path:
             (f"{wrong} of {layers}", "layers outside rounding"),
             *tiles,
         ]
-    word = badge(found.judged.label, found.judged.label in BUGS)
+    word = badge(found.label, found.label in BUGS)
     about = {"title": _title(found), "badge": word, "tone": tone(word), "tiles": tiles, "of": found.folder.name}
     named = {"Layers": _overview(judged), "What left rounding": _wrong(judged), "Not judged": _left_out(rows)}
     sections = [(name.split()[-1].lower(), name, table) for name, table in named.items() if table.rows]
@@ -42,7 +41,7 @@ def write_report(found: Judgement, path: Path) -> Path:
 
 
 def _title(found: Judgement) -> str:
-    if first := found.judged.first:
+    if first := found.first:
         return f"{first['tensor']} of {first['layer']} leaves rounding first"
     return "The run merely rounds" if found.healthy else "Nothing could be judged"
 

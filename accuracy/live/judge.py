@@ -6,7 +6,7 @@ and in its worst row, a head of a token; and how many elements are beyond a boun
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from accuracy.core.errors import ConfigError, entry
 from accuracy.core.number import count
 from accuracy.core.recording import Recorded, matches, recorded
 from accuracy.live.call_on_disk import Call, load
-from accuracy.live.verdict import FORWARD, GIVEN, Judged, label_of, verdict
+from accuracy.live.verdict import FORWARD, GIVEN, Judgement, label_of, verdict
 from accuracy.live.writing import wait
 from accuracy.measurement import metrics
 from accuracy.measurement.distance import Target, distance
@@ -40,31 +40,6 @@ COLUMNS = (
 EAGER = "The model is compiled: a captured step ran it eager, as it is written, and its graphs are not judged."
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """rows: `COLUMNS`, one for each call, tensor and rank (-1: all ranks), in the order in which they were computed;
-    judged: what they say together."""
-
-    folder: Path
-    rows: pd.DataFrame
-    judged: Judged
-
-    @property
-    def sentence(self) -> str:
-        """Rounding, or what left it first."""
-        return self.judged.sentence
-
-    @property
-    def healthy(self) -> bool:
-        """Whether nothing but rounding was found, in something."""
-        return self.judged.healthy
-
-    def raise_if_faulty(self) -> None:
-        """Raises AssertionError with the sentence where the run is not healthy."""
-        if not self.healthy:
-            raise AssertionError(self.sentence)
-
-
 @entry()
 def judge(folder: str | Path, *, layers: str = "*", device: str = "auto") -> Judgement:
     """Compare a capture with float64. layers: a pattern of names; device: where the reference is computed, cpu, cuda or
@@ -77,11 +52,9 @@ def judge(folder: str | Path, *, layers: str = "*", device: str = "auto") -> Jud
         names = ", ".join(dict.fromkeys(each.first.layer for each in found[:8]))
         raise ConfigError(f"layers={layers} fits no layer of {folder}; allowed: {names}")
     rows = [row for each in chosen for row in rows_of(each, place)]
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
-    judged = verdict(table)
-    if any(each.first.compiled for each in chosen):
-        judged = replace(judged, sentence=f"{judged.sentence} {EAGER}")
-    return Judgement(path, table, judged)
+    judged = replace(verdict(pd.DataFrame(rows, columns=list(COLUMNS))), folder=path)
+    compiled = any(each.first.compiled for each in chosen)
+    return replace(judged, sentence=f"{judged.sentence} {EAGER}") if compiled else judged
 
 
 def rows_of(found: Recorded, device: str) -> Iterator[dict[str, Any]]:
@@ -92,7 +65,7 @@ def rows_of(found: Recorded, device: str) -> Iterator[dict[str, Any]]:
     q, k = call.tensors["q"].shape, call.tensors["k"].shape
     tokens = f"{q[0]} x {q[1]}{'' if q[1] == k[1] else f' on {k[1]}'} tokens"
     about |= {"world_size": call.size, "shape": f"{tokens}, heads {q[2]}/{k[2]} of {q[3]}"}
-    if unjudged := call.unjudged or _unanswered(call):
+    if unjudged := call.unjudged:
         yield about | {"rank": ALL_RANKS, "label": NOT_MEASURED, "sentence": unjudged, "tensor": "out"}
         return
     for name in call.returned:
@@ -101,15 +74,6 @@ def rows_of(found: Recorded, device: str) -> Iterator[dict[str, Any]]:
             row = about | {"tensor": name, "rank": rank} | {key: values[place] for key, values in numbers.items()}
             label, sentence = label_of(row, numbers["error_rel"][:-1], partial(explained, call, name))
             yield row | {"label": label, "sentence": _given(call, name) or sentence if label == INVALID else sentence}
-
-
-def _unanswered(call: Call) -> str:
-    """Why the reference has no answer: of a mask under which a query sees no key, say."""
-    try:
-        call.reference  # noqa: B018  # it is computed here, once
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def _given(call: Call, name: str) -> str:

@@ -58,25 +58,13 @@ class Candidate:
 
     def inputs(self, call: Call) -> Call:
         """q, k, v, dout and the mask of the kept part, without anything that the model returned."""
-        tensors = {name: self._kept(x, name) for name, x in call.tensors.items() if name in ("q", "k", "v", "dout")}
-        if "mask" in call.tensors:
-            tensors["mask"] = self._mask(call.tensors["mask"])
+        kept = dict.fromkeys(("q", "dout"), (self.batch, self.tokens, self.heads, self.dims))
+        kept |= dict.fromkeys(("k", "v"), (self.batch, self.tokens, self.heads_kv, self.dims))
+        kept["mask"] = self.batch, self.heads, self.tokens, self.tokens
+        tensors = {name: _cut(x, kept[name]) for name, x in call.tensors.items() if name in kept}
         shapes = {name: tuple(x.shape) for name, x in tensors.items()}
         facts = replace(call.facts, shapes=shapes, documents=self._documents(call.facts.documents), ranks=(0,), rank=0)
         return Call(facts, tensors)
-
-    def _kept(self, x: Tensor, name: str) -> Tensor:
-        heads = self.heads if name in ("q", "dout") else self.heads_kv
-        for dim, kept in ((0, self.batch), (1, self.tokens), (2, heads), (3, self.dims)):
-            if len(kept) < x.shape[dim]:
-                x = x.index_select(dim, torch.tensor(kept, device=x.device))
-        return x.contiguous()
-
-    def _mask(self, mask: Tensor) -> Tensor:
-        for dim, kept in ((0, self.batch), (1, self.heads), (2, self.tokens), (3, self.tokens)):
-            if mask.shape[dim] > 1 or dim > 1:
-                mask = mask.index_select(dim, torch.tensor(kept, device=mask.device))
-        return mask
 
     def _documents(self, lengths: Sequence[int]) -> tuple[int, ...]:
         """Lengths of the documents, without those of which nothing is kept."""
@@ -85,6 +73,14 @@ class Candidate:
         ends = torch.tensor(lengths).cumsum(0)
         mine = torch.searchsorted(ends, torch.tensor(self.tokens), right=True)
         return tuple(int(count) for count in torch.bincount(mine, minlength=len(lengths)) if count)
+
+
+def _cut(x: Tensor, every: Sequence[Sequence[int]]) -> Tensor:
+    """The kept part of each dimension; one of size 1 stands for all."""
+    for dim, kept in enumerate(every):
+        if len(kept) < x.shape[dim]:
+            x = x.index_select(dim, torch.tensor(kept, device=x.device))
+    return x.contiguous()
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jinja2
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from accuracy.core.errors import ConfigError
+from accuracy.core.number import count
 from accuracy.core.plugins import load_function
-from accuracy.core.recording import Facts
 from accuracy.live.call_on_disk import Call
 from accuracy.live.functions import KNOWN
 from accuracy.live.verdict import SHORT
@@ -48,9 +49,11 @@ class Rerun:
 
     def arguments(self, call: Call) -> dict[str, Any]:
         """The words of a call beside q, k and v. Raises ConfigError where the function has none for what is asked."""
-        names, facts = _parameters(self.function, call.facts), call.facts
-        if names is None:
+        known, facts = parameters(self.function), call.facts
+        if known is None:
             names = next((each.parameters for each in KNOWN if each.path == self.name), ())
+        else:  # any words: what the captured call gave
+            names = tuple(dict.fromkeys((*known, *(facts.words if takes_any_word(known) else ()))))
         words: dict[str, Any] = {**dict.fromkeys(CAUSAL, facts.causal), **dict.fromkeys(SCALE, facts.scale)}
         words |= {"group": None, "enable_gqa": True, "softcap": facts.softcap or 0.0, "dropout_p": 0.0}
         if facts.documents:
@@ -84,65 +87,38 @@ class Rerun:
         return Call(call.facts, call.tensors | named)
 
 
-def _parameters(function: Callable[..., Any], facts: Facts) -> tuple[str, ...] | None:
-    known = parameters(function)
-    if known is not None and takes_any_word(known):
-        return tuple(dict.fromkeys((*known, *facts.words)))  # what the captured call gave
-    return None if known is None else tuple(known)
-
-
 T = TypeVar("T")
 BY_KEY = ("dk", "dv")
-HEAD = """# -*- coding: utf-8 -*-
-{what}
-# Float64 attention by its definition on {size}.
-
-from pathlib import Path
-
-import torch
-from safetensors.torch import load_file
-
-data = load_file(Path(__file__).with_suffix(".safetensors"))
-q, k, v, dout = (data[name].double().requires_grad_() for name in ("q", "k", "v", "dout"))
-keys, values = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k, v))
-s = {scale!r} * torch.einsum("bqhd,bkhd->bhqk", q, keys){cap}
-s = s + data["mask"]  # -inf where a key is not seen
-"""
-WHOLE = """out = torch.einsum("bhqk,bkhd->bqhd", s.softmax(-1).nan_to_num(), values)
-lse = s.logsumexp(-1).transpose(1, 2)
-dq, dk, dv = torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
-"""
-OF_KEYS = """p = (s - data["lse"][..., None]).exp()  # of rows whose other keys are left out
-ds = p * (torch.einsum("bqhd,bkhd->bhqk", dout, values) - data["delta"][..., None])
-dv = torch.einsum("bhqk,bqhd->bkhd", p, dout).sum(2, keepdim=True)
-dk = {scale!r} * torch.einsum("bhqk,bqhd->bkhd", ds, q).sum(2, keepdim=True)
-"""
-TAIL = """error = ((given.double() - {tensor}).norm() / {tensor}.norm()).item()
-print(f"{tensor}: relative error {{error:.2g}}; rounding explains {limit:.2g}")
-raise SystemExit(error > {limit:.6g})
-"""
+TEMPLATE = Path(__file__).parent / "page" / "reduced.py.jinja"
 
 
 def write(path: Path, what: str, call: Call, tensor: str, data: dict[str, Tensor], limit: float,
           run: Rerun | None) -> Path:  # fmt: skip
     """Write `path` and the data beside it. call: what the data are of; run: the function that the script calls, None:
     it compares what was captured; limit: the relative error beyond which there is a fault."""
-    facts, softcap = call.facts, call.facts.softcap
-    cap = f"\ns = {softcap!r} * torch.tanh(s / {softcap!r})" if softcap else ""
     (batch, rows, heads, dim), keys = data["q"].shape, data["k"].shape[1]
-    size = f"{batch} x {rows} quer{'y' if rows == 1 else 'ies'}, {keys} key{'s' * (keys > 1)}, {heads} head"
-    # ASCII, as names in a captured file may hold anything; the first line fixes the encoding, so that none of them can
-    comment = "\n".join(f"# {ascii(line)[1:-1]}" for line in what.splitlines())
-    text = HEAD.format(what=comment, size=f"{size}{'s' * (heads > 1)} of {dim}", scale=facts.scale, cap=cap)
-    text += OF_KEYS.format(scale=facts.scale) if "lse" in data else WHOLE
-    text += 'given = data["given"]\n' if run is None else _called(run, call, tensor)
-    text += TAIL.format(tensor=tensor, limit=limit)
+    queries = count(rows, "query", "queries")
+    about = {
+        # ASCII, as names in a captured file may hold anything; the first line fixes the encoding: none of them can
+        "comment": "\n".join(f"# {ascii(line)[1:-1]}" for line in what.splitlines()),
+        "size": f"{batch} x {queries}, {count(keys, 'key')}, {count(heads, 'head')} of {dim}",
+        "scale": repr(call.facts.scale), "softcap": call.facts.softcap, "by_key": "lse" in data, "tensor": tensor,
+        "limit": f"{limit:.2g}", "bound": f"{limit:.6g}", "run": run,
+    }  # fmt: skip
+    if run is not None:
+        source, _, name = run.name.rpartition(":" if ":" in run.name else ".")
+        turned = {"bhsd": ".transpose(1, 2)", "sbhd": ".transpose(0, 1)", "thd": "[0]"}.get(run.layout, "")
+        words = ", ".join(f"{key}={_literal(value)}" for key, value in run.arguments(call).items())
+        file = repr(str(Path(source).resolve())) if source.endswith(".py") else ""
+        about |= {"source": source, "name": name, "path": file, "words": words, "turned": turned}
+        about["back"] = "[None]" if run.layout == "thd" else turned
+    template = jinja2.Template(TEMPLATE.read_text(), trim_blocks=True, keep_trailing_newline=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         save_file(data, path.with_suffix(".safetensors"))
     except SafetensorError as error:
         raise ConfigError(f"{path} cannot be written ({' '.join(str(error).split())[:200]}); choose another") from error
-    path.write_text(text, encoding="utf-8")
+    path.write_text(template.render(about), encoding="utf-8")
     return path
 
 
@@ -153,29 +129,6 @@ def data_of(call: Call) -> dict[str, Tensor]:
     added = [torch.stack([call.mask.block(item, head, 0, rows) for head in range(heads)]) for item in range(items)]
     data = {name: call.tensors[name] for name in ("q", "k", "v")} | {"dout": call.dout, "mask": torch.stack(added)}
     return {name: x.detach().cpu().contiguous() for name, x in data.items()}
-
-
-def _called(run: Rerun, call: Call, tensor: str) -> str:
-    """The lines that call the function."""
-    source, _, name = run.name.rpartition(":" if ":" in run.name else ".")
-    if source.endswith(".py"):
-        lines = f"import runpy\n\nfunction = runpy.run_path({str(Path(source).resolve())!r})[{name!r}]\n"
-    else:
-        lines = f"from {source} import {name} as function\n"
-    words = ", ".join(f"{key}={_literal(value)}" for key, value in run.arguments(call).items())
-    turned = {"bhsd": ".transpose(1, 2)", "sbhd": ".transpose(0, 1)", "thd": "[0]"}.get(run.layout, "")
-    back = {"thd": "[None]"}.get(run.layout, turned)
-    lines += f'given = [data[name]{turned}.detach().requires_grad_() for name in ("q", "k", "v")]\n'
-    lines += f"returned = function(*given, {words})\n"
-    first = "returned[0] if isinstance(returned, tuple) else returned"
-    if tensor == "out":
-        return f"{lines}given = ({first}){back}\n"
-    if tensor == "lse":
-        shape = "lse.transpose(1, 2).shape"
-        return f"{lines}given = returned[1]\ngiven = given.transpose(1, 2) if given.shape == {shape} else given\n"
-    number = ("dq", "dk", "dv").index(tensor)
-    lines += f'given = torch.autograd.grad({first}, given, data["dout"]{turned}.to(given[0].dtype))[{number}]{back}\n'
-    return lines
 
 
 def _literal(value: Any) -> str:

@@ -6,12 +6,13 @@ for all. Forward comes before backward, and backward begins at the last layer.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from accuracy.core.number import count, plain
+from accuracy.core.number import count, listed, on_ranks, plain
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.floor import coarser_format
 from accuracy.verdict.label import EXCESS_ROUNDING, INVALID, LOGIC, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
@@ -24,17 +25,26 @@ SHORT = 11  # bits: of an lse that some function of 16-bit inputs rounded; a hea
 
 
 @dataclass(frozen=True)
-class Judged:
-    """sentence: what the run shows; label: the gravest; first: the row that left rounding first, None: none did."""
+class Judgement:
+    """rows: one for each call, tensor and rank (-1: all ranks), as they were computed; sentence: what they show
+    together, rounding, or what left it first; label: the gravest; first: the row that left rounding first, None: none
+    did."""
 
+    rows: pd.DataFrame
     sentence: str
     label: str
     first: Mapping[str, Any] | None = None
+    folder: Path = Path()
 
     @property
     def healthy(self) -> bool:
-        """Whether something was judged and merely rounds."""
+        """Whether nothing but rounding was found, in something."""
         return self.label == ROUNDING
+
+    def raise_if_faulty(self) -> None:
+        """Raises AssertionError with the sentence where the run is not healthy."""
+        if not self.healthy:
+            raise AssertionError(self.sentence)
 
 
 def label_of(
@@ -57,45 +67,45 @@ def label_of(
     return LOGIC if max(row["times"], row["times_row"]) > FAR else EXCESS_ROUNDING, _far(row)
 
 
-def verdict(rows: pd.DataFrame) -> Judged:
+def verdict(rows: pd.DataFrame) -> Judgement:
     """Of a run's rows."""
     judged = rows[rows["label"] != NOT_MEASURED]
     if judged.empty:
-        return Judged(f"nothing could be judged: {rows['sentence'].iloc[0]}", NOT_MEASURED)
-    wrong = in_time(judged[(judged["label"] != ROUNDING) & (judged["rank"] != ALL_RANKS)])
+        return Judgement(rows, f"nothing could be judged: {rows['sentence'].iloc[0]}", NOT_MEASURED)
+    off = judged[judged["label"] != ROUNDING]
+    of_ranks = off[off["rank"] != ALL_RANKS]
+    wrong = in_time(of_ranks if len(of_ranks) else off)
+    left = rows[rows["label"] == NOT_MEASURED]
+    more = f" Not judged: {left['name'].iloc[0]} ({left['sentence'].iloc[0]}), {len(left)} in all." if len(left) else ""
     if wrong.empty:
-        wrong = in_time(judged[judged["label"] != ROUNDING])
-    if wrong.empty:
-        layers, most = judged["layer"].nunique(), judged["times"].max()
-        calls = f"{count(layers, 'layer')}, {judged['name'].nunique()} calls"
-        text = f"the run merely rounds: {calls}, every tensor within {plain(most)} times what rounding explains."
-        return Judged(f"{text}{_left_out(rows)}", ROUNDING)
+        calls = f"{count(judged['layer'].nunique(), 'layer')}, {judged['name'].nunique()} calls"
+        most = f"every tensor within {plain(judged['times'].max())} times what rounding explains"
+        return Judgement(rows, f"the run merely rounds: {calls}, {most}.{more}", ROUNDING)
     first = wrong.iloc[0]
     if first["sentence"].startswith(GIVEN):
-        return Judged(f"{_given(wrong, first)}{_left_out(rows)}", first["label"], dict(first))
+        return Judgement(rows, f"{_given(wrong, first)}{more}", first["label"], dict(first))
     same = wrong[(wrong["name"] == first["name"]) & (wrong["tensor"] == first["tensor"])]
-    ranks, size = sorted(same["rank"].unique()), first["world_size"]
-    of_ranks = f" on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} of {size}" if size > 1 else ""
-    where = f"{first['tensor']} of {first['layer']} in step {first['step']}{of_ranks}"
+    size = first["world_size"]
+    there = f" {on_ranks(sorted(same['rank'].unique()))} of {size}" if size > 1 else ""
+    where = f"{first['tensor']} of {first['layer']} in step {first['step']}{there}"
     batch, token, head = (int(first[f"worst_{name}"]) for name in ("batch", "token", "head"))
     place = f"the most at batch {batch}, token {token}, head {head}"
     text = f"{where} leaves rounding first ({first['label'].replace('_', ' ')}): {first['sentence']}, {place}."
-    sentence = f"{text} {_others(wrong, first, judged)}{_left_out(rows)}".strip()
-    return Judged(sentence, first["label"], dict(first))
+    sentence = f"{text} {_others(wrong, first, judged)}{more}".strip()
+    return Judgement(rows, sentence, first["label"], dict(first))
 
 
 def _given(wrong: pd.DataFrame, first: pd.Series) -> str:
     """What made its inputs is before the layer; what is wrong with finite inputs."""
     given = wrong["sentence"].str.startswith(GIVEN)
     layers = [name for name in dict.fromkeys(wrong.loc[given, "layer"]) if name != first["layer"]]
-    more = f", as {'were' if len(layers) > 1 else 'was'} {_few(layers)}" if layers else ""
-    where = f"{first['layer']} in step {first['step']}"
-    text = f"{where} {first['sentence']}{more}: what made them is before the attention."
-    own = wrong[~given]
-    if own.empty:
-        return text
-    other = own.iloc[0]
-    return f"{text} {other['tensor']} of {other['layer']} is wrong with finite inputs: {other['sentence']}."
+    more = f", as {_few(layers)}" if layers else ""
+    text = (
+        f"{first['layer']} in step {first['step']} {first['sentence']}{more}: what made them is before the attention."
+    )
+    for _, other in wrong[~given].head(1).iterrows():
+        text += f" {other['tensor']} of {other['layer']} is wrong with finite inputs: {other['sentence']}."
+    return text
 
 
 def in_time(rows: pd.DataFrame) -> pd.DataFrame:
@@ -124,23 +134,14 @@ def _others(wrong: pd.DataFrame, first: pd.Series, judged: pd.DataFrame) -> str:
     healthy = judged["layer"].nunique() - len(layers) - 1
     steps, all_steps = same["step"].nunique(), judged.loc[judged["layer"] == first["layer"], "step"].nunique()
     parts = [
-        f"{', '.join(tensors)} of that layer {_are(tensors)} wrong too" if tensors else "",
-        f"so {_are(layers)} {_few(layers)}" if layers else "",
+        f"wrong too: {listed(tensors)} of that layer" if tensors else "",
+        f"wrong in {_few(layers)} too" if layers else "",
         f"in {steps} of {all_steps} captured steps" if steps < all_steps else "",
-        f"{healthy} other layer{'s' * (healthy > 1)} merely round{'s' * (healthy == 1)}" if healthy else "",
+        count(healthy, "other layer merely rounds", "other layers merely round") if healthy else "",
     ]
     text = "; ".join(filter(None, parts))
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
-def _are(names: list[str]) -> str:
-    return "are" if len(names) > 1 else "is"
-
-
 def _few(names: list[str]) -> str:
-    return f"{', '.join(names[:4])}{' and more' * (len(names) > 4)}"
-
-
-def _left_out(rows: pd.DataFrame) -> str:
-    left = rows[rows["label"] == NOT_MEASURED]
-    return f" Not judged: {left['name'].iloc[0]} ({left['sentence'].iloc[0]}), {len(left)} in all." if len(left) else ""
+    return f"{', '.join(names[:4])} and more" if len(names) > 4 else listed(names)

@@ -1,7 +1,7 @@
 """Tensors to disk beside the training step: a copy is taken on the device's own stream, a thread writes the file.
 
 A file is whole or not there: it gets its name when it is written. What cannot be written is one warning, and the
-training goes on.
+training goes on. A mask tensor that says no more than words do is written as these.
 """
 
 import atexit
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from accuracy.core.errors import one_line
 from accuracy.core.recording import Facts
-from accuracy.live.mask import in_words
 
 WAITING = 256  # files at most; then the step waits
 _jobs: "queue.Queue[tuple[Path, Facts, dict[str, Copied]]]" = queue.Queue(WAITING)
@@ -85,3 +84,30 @@ def _save(folder: Path, facts: Facts, tensors: dict[str, Tensor]) -> None:
     part = folder / f"{facts.file}.part"
     save_file({f"{facts.layer}.{name}": x for name, x in tensors.items()}, part, facts.header)
     part.replace(folder / facts.file)
+
+
+def outweighs(mask: Tensor) -> Tensor:
+    """Return where what a mask adds leaves nothing of a score: True hides the key."""
+    return mask <= torch.finfo(mask.dtype).min / 2
+
+
+def in_words(facts: Facts, mask: Tensor) -> tuple[Facts, Tensor | None]:
+    """A mask tensor that says no more than `causal` and `window` do, as these, and no tensor; any other as it is, bool
+    where nothing but hiding is added. Rows that see no key are what words cannot say, and a row that stands for all."""
+    hidden = mask.logical_not() if facts.mask == "seen" else outweighs(mask)
+    plain = facts.mask == "seen" or bool(mask.masked_fill(hidden, 0).eq(0).all())
+    if not plain or bool(hidden.all(-1).any()) or facts.causal:
+        return facts, mask
+    seen, facts = ~hidden, replace(facts, mask="seen")
+    queries, keys = seen.shape[-2:]
+    if (queries, keys) != (facts.shapes["q"][1], facts.shapes["k"][1]):
+        return facts, seen
+    distance = torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)
+    first = seen[0, 0]
+    left, right = (int((sign * distance)[first].max()) for sign in (1, -1))
+    if not torch.equal(seen, ((distance <= left) & (distance >= -right)).expand_as(seen)):
+        return facts, seen
+    far, ahead = left >= int(distance.max()), right >= int((-distance).max())
+    causal = right == 0 and queries > 1
+    window = None if far and (ahead or causal) else (None if far else left, None if ahead else right)
+    return replace(facts, mask="", causal=causal, top_left=False, window=window), None

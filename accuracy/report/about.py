@@ -10,7 +10,7 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,14 @@ import pandas as pd
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from accuracy.chart.view import Table, TableCell, cells, grid
+from accuracy.chart.view import Table, cells
 from accuracy.core import fields, paths
 from accuracy.core.dtype import DTYPES
-from accuracy.core.number import MISSING, count, plain, ratio, scientific
+from accuracy.core.number import count, ratio, scientific
 from accuracy.report.folder import Run
 from accuracy.report.series import geometric_means
 from accuracy.results.claim import Claim, experiment_folder
 from accuracy.results.table import FAILED, OK, UNSUPPORTED
-from accuracy.verdict.attribution import FINAL, KERNEL_PLACE, NAMES, Attribution
 
 MOST_VALUES = 4
 MOST_SUMMARY_ROWS = 300
@@ -105,30 +104,6 @@ def environment(record: Mapping[str, Any]) -> dict[str, str]:
     written = {name: json.dumps(record[name], indent=2, default=str, ensure_ascii=False) if record.get(name) else ""
                for name in ("provenance", "config")}  # fmt: skip
     return {"command": str(record.get("command") or "not recorded"), **written}
-
-
-def attribution_tables(found: list[Attribution]) -> Iterator[Table]:
-    """Shapley shares of each rounding place in the error: for each variant, dtype and world size whose places were
-    switched in all combinations, of the excess over single device and of the whole."""
-    groups: dict[str, list[Attribution]] = {}
-    for each in found:
-        groups.setdefault(f"{each.variant}, {each.dtype}, world size {each.world_size}", []).append(each)
-    for label, same in groups.items():
-        heads = {each.tensor: f"{each.tensor} ({plain(each.x_single_device)}x)" for each in same}
-        places = [place for place in NAMES if any(place in each.shares for each in same)]
-        own = [place for place in places if place not in (KERNEL_PLACE, FINAL)]
-        excess = {(NAMES[place], heads[each.tensor]): _bar(each.excess.get(place)) for place in own for each in same}
-        shares = {(NAMES[place], heads[each.tensor]): _bar(each.shares.get(place)) for place in places for each in same}
-        yield grid(f"{label}: share of the excess over single device", ["place"], heads.values(), excess)
-        yield grid(f"{label}: share of the whole mean square error", ["place"], heads.values(), shares)
-
-
-def _bar(share: float | None) -> TableCell:
-    """A percentage with a bar as long."""
-    if share is None:
-        return TableCell(MISSING, kind="absent")
-    text = f"{round(100 * share, 1) + 0.0:.1f}%"  # no minus zero
-    return TableCell(text, kind="bar", heat=round(max(0.0, min(1.0, share)), 3))
 
 
 def summary_table(whole: pd.DataFrame) -> Table:

@@ -72,7 +72,7 @@ def answer(made: Material, drift: Drift | None = None) -> Answer:
     else:
         command = _command(blamed, made, worst) if blamed and blamed.is_bug and run.experiment != DIAGNOSE else ""
         instead = _alternative(worst, measured, made.found) if worst else None
-        text = template.advice(made.found, worst, instead, template.attributed(made.attributed), _reason(run.cases))
+        text = template.advice(made.found, worst, instead, _reason(run.cases))
         text = f"{AGAIN} {text}" if run.missing_cases and AGAIN not in text else text
         advice = Markup("<p>{}</p>").format(BEYOND_IS_A_FACT if drift and not blamed and worst else text)
     tiles = (*drift.tiles, tiles[0], tiles[-1]) if drift else tiles

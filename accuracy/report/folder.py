@@ -16,7 +16,6 @@ from accuracy.report.matrix import furthest_first
 from accuracy.results import storage, table
 from accuracy.results.claim import Claim, judge
 from accuracy.results.table import ALL_RANKS
-from accuracy.verdict.attribution import Attribution, attributions
 from accuracy.verdict.diagnosis import diagnoses
 from accuracy.verdict.facts import Facts
 from accuracy.verdict.label import NOT_MEASURED
@@ -113,7 +112,6 @@ class Material:
     verdicts: pd.DataFrame
     cells: pd.DataFrame
     found: list[Facts]
-    attributed: list[Attribution]
 
     @property
     def whole(self) -> pd.DataFrame:
@@ -131,5 +129,4 @@ def material_of(run: Run) -> Material:
     found = [] if cells.empty else diagnoses(cells.drop(columns="named"), run.results, run.steps, run.hypotheses)
     found = furthest_first(found, measured)
     claims = [] if run.is_of_a_user else judge(run.experiment, run.results, judged)
-    plain, attributed = labelled.drop(columns="named"), attributions(run.results)
-    return Material(run, claims, plain, measured, judged, cells, found, attributed)
+    return Material(run, claims, labelled.drop(columns="named"), measured, judged, cells, found)

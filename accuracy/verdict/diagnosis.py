@@ -15,19 +15,9 @@ from accuracy.core.dtype import DTYPES, EIGHT_BITS, PROBES
 from accuracy.core.errors import NOT_SHARED
 from accuracy.core.number import count, listed, plain
 from accuracy.results.table import ALL_RANKS, FAILED, NOT_TAKEN, OK, TENSORS, TOO_FEW_RANKS
-from accuracy.verdict import inside
+from accuracy.verdict import inside, label
 from accuracy.verdict.evidence import INDEPENDENT, times_single_device
 from accuracy.verdict.facts import Facts, Width
-from accuracy.verdict.label import (
-    BUGS,
-    HARDLY_CHECKED,
-    LABELS,
-    MISSING_RANKS,
-    NONDETERMINISTIC,
-    NOT_MEASURED,
-    ONE_RANK,
-    ROUNDING,
-)  # fmt: skip
 from accuracy.verdict.pattern import pattern_of
 from accuracy.verdict.proof import causes, with_proofs
 from accuracy.verdict.rows import in_blocks, names_of, with_names
@@ -50,12 +40,13 @@ def diagnoses(
         cases = rows[name]["case_id"].unique()
         more = (table[table["case_id"].isin(cases)] for table in (steps, hypotheses))
         found.append(_facts(str(name), judged, rows[name], *more))
-    return sorted(found, key=lambda each: LABELS.index(each.label))
+    return sorted(found, key=lambda each: label.LABELS.index(each.label))
 
 
 def sentences(found: list[Facts]) -> list[str]:
     """Return one sentence for each variant, which names it where there are several."""
-    return [each.line if len(found) > 1 else each.sentence for each in found]
+    plain = {each.variant: len(found) == 1 or each.sentence.startswith(f"{each.variant} ") for each in found}
+    return [each.sentence if plain[each.variant] else f"{each.variant}: {each.sentence}" for each in found]
 
 
 def _facts(
@@ -64,26 +55,26 @@ def _facts(
     known, gaps = causes(hypotheses, results), _gaps(verdicts, results)
     verdicts = with_proofs(verdicts, known, results)
     pattern = pattern_of(verdicts, results)
-    label = pattern["leads"]
-    if label == NOT_MEASURED:
-        return Facts(name, label, **pattern)
+    reported = pattern["leads"]
+    if reported == label.NOT_MEASURED:
+        return Facts(name, reported, **pattern)
     unsteady = inside.with_mark(verdicts, inside.ORDER)
     pattern["unsteady"] = tuple(name for name in TENSORS if name in unsteady)
     options = results["options"].iloc[0]
     pattern["arithmetic"] = inside.PRODUCTS.get(fields.arithmetic_of(options), "")
     pattern["window"] = fields.pairs_of(options).get("window", "")
-    if label == NONDETERMINISTIC:
-        label = next((each for each in BUGS if (verdicts["label"] == each).any()), label)
-    elif label == ROUNDING:
+    if reported == label.NONDETERMINISTIC:
+        reported = next((each for each in label.BUGS if (verdicts["label"] == each).any()), reported)
+    elif reported == label.ROUNDING:
         pattern["kept_sum"] = _kept_sum(verdicts, results)
         pattern["grown"] = "" if pattern["kept_sum"] else _grown(results)
         pattern |= {"inside": inside.marks(verdicts), "widths": _widths(results, pattern["dtypes"], verdicts)}
-        sizes = verdicts.loc[verdicts["label"] != NOT_MEASURED, "world_size"]
+        sizes = verdicts.loc[verdicts["label"] != label.NOT_MEASURED, "world_size"]
         pattern["sizes_right"] = tuple(sorted(map(int, set(sizes))))
         few, pattern["missing_sizes"] = too_little(results)
         hardly = 2 * gaps["failed"] > gaps["cases"]
-        label = few or (HARDLY_CHECKED if hardly else label)
-    return Facts(name, label, causes=known, **pattern, **gaps, **_trace(steps))
+        reported = few or (label.HARDLY_CHECKED if hardly else reported)
+    return Facts(name, reported, causes=known, **pattern, **gaps, **_trace(steps))
 
 
 def _kept_sum(verdicts: pd.DataFrame, results: pd.DataFrame) -> str:
@@ -138,7 +129,7 @@ def _widths(results: pd.DataFrame, dtypes: tuple[str, ...], verdicts: pd.DataFra
 def _gaps(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     """Return what a run leaves open: settings not tried, failures, dtypes and tensors without numbers, inputs that
     cannot be judged. A dtype in which nothing was measured is one that the variant refuses: no failure of its cases."""
-    has_numbers = verdicts["label"] != NOT_MEASURED
+    has_numbers = verdicts["label"] != label.NOT_MEASURED
     without = verdicts[~verdicts["dtype"].isin(verdicts.loc[has_numbers, "dtype"])].drop_duplicates("dtype")
     cases = results[results["status"].isin((OK, FAILED))].drop_duplicates("case_id")
     status = cases.loc[~cases["dtype"].isin(without["dtype"]), "status"]
@@ -214,7 +205,7 @@ def too_little(results: pd.DataFrame) -> tuple[str | None, dict[int, str]]:
         gaps = lacking if lacking.any() and not some else gaps & ~lacking
         if not (rows["status"] == OK).any() and gaps.any():
             missing[int(str(size))] = str(rows.loc[gaps, "reason"].iloc[0])
-    return ((MISSING_RANKS if some else ONE_RANK) if missing else None), missing
+    return ((label.MISSING_RANKS if some else label.ONE_RANK) if missing else None), missing
 
 
 def _failures(results: pd.DataFrame) -> tuple[tuple[int, str, str], ...]:

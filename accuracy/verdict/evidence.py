@@ -29,8 +29,8 @@ from accuracy.core.quantisation import unit_roundoff, wire_roundoff
 from accuracy.results.derived import SAID_LATER
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, OF_ALL, RERUN_COUNTS
 from accuracy.verdict import inside
+from accuracy.verdict.floor import Rung, rungs_of, same_kernel
 from accuracy.verdict.rows import KERNEL, Rows, columns_of, combinations, typical
-from accuracy.verdict.rung import Rung, rungs_of, same_kernel
 
 _INPUTS = fields.names(fields.INPUTS)
 INDEPENDENT = "gaussian"

@@ -199,11 +199,6 @@ class Facts:
         """Further lines: the numbers, proofs, the traced steps, what was not measured."""
         return tuple(words.evidence(self))
 
-    @property
-    def line(self) -> str:
-        """The sentence where several variants are reported: it begins with the variant's name."""
-        return self.sentence if self.sentence.startswith(f"{self.variant} ") else f"{self.variant}: {self.sentence}"
-
 
 @dataclass(frozen=True)
 class Worst:

@@ -20,7 +20,7 @@ from accuracy.verdict.label import BUGS, PRECISION_FLOOR, ROUNDING, Finding, Num
 
 if TYPE_CHECKING:
     from accuracy.verdict.evidence import Evidence
-    from accuracy.verdict.rung import Rung
+    from accuracy.verdict.floor import Rung
 
 FORMAT = "float32"
 FINEST = "float64"

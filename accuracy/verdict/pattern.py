@@ -13,20 +13,10 @@ import pandas as pd
 from accuracy.core import fields
 from accuracy.core.dtype import DTYPES, PROBES
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS
-from accuracy.verdict import growth
+from accuracy.verdict import growth, label
 from accuracy.verdict.evidence import INDEPENDENT, times_single_device
 from accuracy.verdict.facts import FORWARD, leading
 from accuracy.verdict.inside import is_healthy
-from accuracy.verdict.label import (
-    BUGS,
-    INVALID,
-    LABELS,
-    NONDETERMINISTIC,
-    NOT_MEASURED,
-    PRECISION_FLOOR,
-    ROUNDING,
-    is_simple,
-)
 from accuracy.verdict.rows import combinations
 from accuracy.verdict.rule.factor import STANDARD_ERRORS
 
@@ -41,29 +31,29 @@ Settings = tuple[tuple[str, ...], ...]
 
 def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     """Return fields of `Facts` from one variant's verdicts (at least one row) and results."""
-    judged = verdicts[verdicts["label"] != NOT_MEASURED]
+    judged = verdicts[verdicts["label"] != label.NOT_MEASURED]
     judged = _by_problem(judged if len(judged) else verdicts)
     wrong = _leading(judged)
-    leads = ROUNDING if wrong.empty else str(wrong["label"].iloc[0])
+    leads = label.ROUNDING if wrong.empty else str(wrong["label"].iloc[0])
     wrong = judged[judged["_problem"] == 0] if wrong.empty else wrong
     changes = [float(numbers.get("repeats_size", 0)) for numbers in wrong["numbers"]]
     first = wrong.assign(_size=changes).sort_values(["_size", "world_size"], kind="stable").iloc[-1]  # most telling
     numbers = {key: value for each in wrong["numbers"] for key, value in each.items()} | first["numbers"]
     tensors = _tensors(wrong)
     found = {"leads": leads, "finding": str(first["finding"]), "numbers": numbers, "tensors": tensors}
-    if leads == NOT_MEASURED:
+    if leads == label.NOT_MEASURED:
         return found
     dtypes, size = _by_precision(wrong["dtype"]), int(wrong["world_size"].max())
     every = _numbers(results, wrong.iloc[0])
     rows = every[~every["inputs"].isin(list(PROBES))]
     found |= {"dtypes": dtypes, "world_sizes": _integers(wrong["world_size"])}
-    if leads == ROUNDING:  # no mark of a fault is looked for
+    if leads == label.ROUNDING:  # no mark of a fault is looked for
         return found | {"growth": growth.growths(rows, ALL_TENSORS, dtypes[0])}
     here = judged[judged["_problem"] == wrong["_problem"].iloc[0]]
     shown = _shown(rows, wrong)
     there = here[here["world_size"].isin(wrong["world_size"])]
     conditions = {}
-    if leads != NONDETERMINISTIC:  # what differs from run to run may have been right by chance
+    if leads != label.NONDETERMINISTIC:  # what differs from run to run may have been right by chance
         conditions = _conditions(judged, wrong, _measured_on(results, judged, shown))
     at_sizes = every[every["world_size"].isin(wrong["world_size"])]
     if settings := conditions.get("settings"):  # other problems that have these, too
@@ -77,10 +67,10 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
         (dtype, numbers.get("floor")) for dtype, numbers in zip(forward["dtype"], forward["numbers"], strict=True)
     ]
     of_tensors = there[there["tensor"].isin(tensors) & there["dtype"].isin(tried)]
-    bugs, every_bug = (each[each["label"].isin(BUGS)] for each in (here, verdicts))
-    others_here, floors = _tensors_but(bugs, *tensors), (here["label"] == PRECISION_FLOOR) & ~here["_healthy"]
+    bugs, every_bug = (each[each["label"].isin(label.BUGS)] for each in (here, verdicts))
+    others_here, floors = _tensors_but(bugs, *tensors), (here["label"] == label.PRECISION_FLOOR) & ~here["_healthy"]
     return found | conditions | {
-        "others": _tensors_but(every_bug, *tensors) if leads == NONDETERMINISTIC else others_here,
+        "others": _tensors_but(every_bug, *tensors) if leads == label.NONDETERMINISTIC else others_here,
         "coarser": _tensors_but(here[floors], *tensors, *others_here) if len(bugs) else (),
         "sound_dtypes": _by_precision({*of_tensors["dtype"]} - {*of_tensors.loc[~of_tensors["_healthy"], "dtype"]}),
         "only_dtypes": tried if tried != run or all(DTYPES[name].bytes == 2 for name in run) or len(run) == 1 else (),
@@ -128,11 +118,11 @@ def _leading(judged: pd.DataFrame) -> pd.DataFrame:
     if wrong.empty:
         return wrong
     order = wrong.assign(
-        _repeats=(wrong["label"] != NONDETERMINISTIC) | (wrong["finding"] == OTHER_ORDER),
-        _mild=~wrong["label"].isin(BUGS),
-        _odd=[not is_simple(numbers) for numbers in wrong["numbers"]],
+        _repeats=(wrong["label"] != label.NONDETERMINISTIC) | (wrong["finding"] == OTHER_ORDER),
+        _mild=~wrong["label"].isin(label.BUGS),
+        _odd=[not label.is_simple(numbers) for numbers in wrong["numbers"]],
         _late=~wrong["tensor"].isin(FORWARD),
-        _grave=wrong["label"].map(LABELS.index),
+        _grave=wrong["label"].map(label.LABELS.index),
     )
     first = order.sort_values(["_repeats", "_mild", "_problem", "_odd", "_late", "_grave"], kind="stable").iloc[0]
     same = ["label", "_repeats", "_problem", "_odd"]
@@ -168,7 +158,7 @@ def _tensors_but(verdicts: pd.DataFrame, *named: str) -> tuple[str, ...]:
 def _shown(rows: pd.DataFrame, wrong: pd.DataFrame) -> tuple[str, ...]:
     """The distributions that show what is wrong, as far as the findings name them."""
     named = {name for numbers in wrong["numbers"] for name in str(numbers.get("inputs", "")).split(", ") if name}
-    if (wrong["label"] == INVALID).any() and not any("unwaited" in numbers for numbers in wrong["numbers"]):
+    if (wrong["label"] == label.INVALID).any() and not any("unwaited" in numbers for numbers in wrong["numbers"]):
         named |= {*rows.loc[rows["nonfinite"] > 0, "inputs"]}
     return tuple(sorted(named))
 

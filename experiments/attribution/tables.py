@@ -1,6 +1,6 @@
 """The numbers of README.md, from its published table."""
 
-from accuracy.verdict.attribution import attributions
+from experiments.attribution.claims import attributions
 from experiments.published import TENSORS, Tables, chosen, markdown, span
 
 WIDE = "out_accumulator", "lse", "merge", "dq_accumulator", "dkv_accumulator", "gradient_wire"

@@ -83,10 +83,6 @@ class Attention:
                 vars(found)[name] = vars(self)[name]
         return found
 
-    def with_stages(self, **stages: Stage) -> "Attention":
-        """The same with more stages replaced."""
-        return self.but(stages={**self.stages, **stages})
-
     def _through(self, stage: str, x: Tensor) -> Tensor:
         return self.stages[stage](x) if stage in self.stages else x
 

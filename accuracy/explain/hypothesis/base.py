@@ -1,6 +1,6 @@
 """What a hypothesis is, and what every family of them is asked."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -14,7 +14,6 @@ from accuracy.runtime.sharding import cut, join, sharding_of, token_map
 
 BACKWARD = ("dq", "dk", "dv")
 Predicts = Mapping[str, Tensor | Callable[[], Tensor]]
-Change = Callable[[Attention], Attention]
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,17 @@ class Asked:
         """The inverse of `shards`."""
         return join(shards, sharding_of(self.case))
 
+    def on_ranks(self, name: str, made: Tensor) -> Predicts:
+        """A tensor of ranks' flat shards (W, n), as a prediction of a returned one."""
+        return {name: self.joined(made.view_as(self.shards(self.returned[name])))}
+
     def on_shards(self, move: Stage) -> Stage:
         """A move of stacked shards (W, B, S/W, heads, D) as one of a tensor (B, S, heads, D)."""
         return lambda x: self.joined(move(self.shards(x)))
+
+    def moved(self, move: Stage, *names: str) -> dict[str, Tensor]:
+        """Inputs of these names moved, or rounded."""
+        return {name: move(getattr(self.reference, name)) for name in names}
 
     def gradients(self) -> Iterator[tuple[str, str, Attention]]:
         """Each wrong gradient with each base: (name, base, attention)."""
@@ -120,36 +127,31 @@ def head_first(move: Stage) -> Stage:
 
 
 def altered(
-    asked: Asked, name: str, cause: str, change: Change, parameter: str = "", freedom: int = 0, *, by_rank: bool = False
-) -> Iterator[Hypothesis]:
-    """An attention with one thing changed, in the forward, in the backward, or in both; by_rank: also in the queries of
-    the wrong ranks alone."""
-    changed = change(asked.reference)
+    asked: Asked, name: str, cause: str, inputs: Mapping[str, object], parameter: str = "", freedom: int = 0, *,
+    by_rank: bool = False,
+) -> Iterator[Hypothesis]:  # fmt: skip
+    """An attention with other inputs or stages, in the forward, in the backward, or in both; by_rank: also in the
+    queries of the wrong ranks alone."""
+    changed = asked.reference.but(**inputs)
     if not changed.finite:
         return
-    bases = [(word, base, change(base)) for word, base in asked.bases] if set(asked.wrong) & set(BACKWARD) else []
-    on_bases = [(word, tensors_of(other)) for word, _, other in bases]
-    yield from _altered(asked, name, cause, tensors_of(changed), on_bases, parameter, freedom)
+    bases = asked.bases if set(asked.wrong) & set(BACKWARD) else []
+    others = [(word, base, base.but(**inputs)) for word, base in bases]
+    cases = [(cause, tensors_of(changed), [(word, tensors_of(other)) for word, _, other in others])]
     if by_rank and asked.ranks:
         rows = torch.isin(asked.owners[0], torch.tensor(asked.ranks))
-        on_bases = [(word, tensors_of(OnRows(rows, base, other))) for word, base, other in bases]
-        here, there = f"{cause} {on_ranks(asked.ranks)}", OnRows(rows, asked.reference, changed)
-        yield from _altered(asked, name, here, tensors_of(there), on_bases, parameter, freedom + 1)
-
-
-def _altered(
-    asked: Asked, name: str, cause: str, predicts: Predicts, on_bases: Sequence[tuple[str, Predicts]], parameter: str,
-    freedom: int,
-) -> Iterator[Hypothesis]:  # fmt: skip
-    """on_bases: of each of `Asked.bases`, what gradients would be; none where no gradient is asked about."""
-    if asked.forward_wrong:
-        yield Hypothesis(name, cause, predicts, parameter, freedom)
-    for word, on_base in on_bases:
-        there = f"{cause} in the backward{word}"
-        yield Hypothesis(f"{name} (backward)", there, _gradients(on_base), parameter, freedom)
-    if on_bases and not asked.forward_wrong:
-        again = f"{cause} in a backward that computes out and lse anew"
-        yield Hypothesis(f"{name} (recomputed)", again, _gradients(predicts), parameter, freedom)
+        there = tensors_of(OnRows(rows, asked.reference, changed))
+        on_bases = [(word, tensors_of(OnRows(rows, base, other))) for word, base, other in others]
+        cases.append((f"{cause} {on_ranks(asked.ranks)}", there, on_bases))
+    for more, (words, predicts, on_bases) in enumerate(cases):
+        if asked.forward_wrong:
+            yield Hypothesis(name, words, predicts, parameter, freedom + more)
+        for word, on_base in on_bases:
+            text, gradients = f"{words} in the backward{word}", _gradients(on_base)
+            yield Hypothesis(f"{name} (backward)", text, gradients, parameter, freedom + more)
+        if on_bases and not asked.forward_wrong:
+            again = f"{words} in a backward that computes out and lse anew"
+            yield Hypothesis(f"{name} (recomputed)", again, _gradients(predicts), parameter, freedom + more)
 
 
 def tensors_of(attention: Attention | OnRows) -> Predicts:
@@ -164,18 +166,3 @@ def gradients_of(attention: Attention) -> Predicts:
 
 def _gradients(predicts: Predicts) -> Predicts:
     return {name: predicts[name] for name in BACKWARD}
-
-
-def setting(**inputs: object) -> Change:
-    """An attention with other inputs."""
-    return lambda attention: attention.but(**inputs)
-
-
-def moving(move: Stage, *names: str) -> Change:
-    """An attention with inputs of these names moved, or rounded."""
-    return lambda attention: attention.but(**{name: move(getattr(attention, name)) for name in names})
-
-
-def staging(**stages: Stage) -> Change:
-    """An attention with other stages."""
-    return lambda attention: attention.with_stages(**stages)

@@ -33,20 +33,20 @@ def _of_gradient(asked: Asked, name: str, attention: Attention, base: str) -> It
     sums, size = contributions(asked, name, attention), asked.size
     yield from _of_hops(asked, name, sums, base)
     yield from _stale(asked, name, sums, base)
-    shards = asked.shards(asked.returned[name])
+    shards = asked.shards(asked.returned[name]).flatten(1)
     own = torch.eye(size, dtype=torch.bool).unsqueeze(2 if name == "dq" else 1).expand(size, size, size)
     expected = own * sums.any(-1).double()  # [of rank, query rank, key rank]
     for words, allowed in (("own", own), ("any", torch.ones_like(own))):
         if words == "any" and size > MOST_PARTS:
             continue
         fitted = torch.zeros_like(expected)
-        for rank, x in enumerate(shards.flatten(1)):
+        for rank, x in enumerate(shards):
             fitted[rank][allowed[rank]] = _fit(sums[allowed[rank]], x)
         counts = _whole(fitted)
         off = (counts != expected).nonzero().tolist()
         if off:
             made = torch.einsum("rij,ijn->rn", counts, sums)
-            predicts = {name: asked.joined(made.view_as(shards))}
+            predicts = asked.on_ranks(name, made)
             cause = f"{name} {_in_words(counts, expected, off)}{base}"
             which = _listed(counts, off) if words == "own" else f"{len(off)} blocks"
             yield Hypothesis(f"blocks ({words})", cause, predicts, which, len(off))
@@ -54,19 +54,18 @@ def _of_gradient(asked: Asked, name: str, attention: Attention, base: str) -> It
 
 def _of_hops(asked: Asked, name: str, sums: Tensor, base: str) -> Iterator[Hypothesis]:
     """The blocks of one hop alone, or all but those; hop h: the keys of rank r - h on rank r."""
-    ranks, like = torch.arange(asked.size), asked.shards(asked.returned[name])
+    ranks = torch.arange(asked.size)
     behind = (ranks[:, None] - ranks) % asked.size
     for hop in range(asked.size):
         what = "queries and keys of the same rank" if hop == 0 else f"the keys of rank r - {hop} on rank r"
         for idea, word, chosen in (("one", "only", behind == hop), ("all but one", "left out", behind != hop)):
-            made = (sums * chosen[..., None]).sum(1 if name == "dq" else 0)
-            predicts = {name: asked.joined(made.view_as(like))}
+            predicts = asked.on_ranks(name, (sums * chosen[..., None]).sum(1 if name == "dq" else 0))
             yield Hypothesis(f"hops: {idea}", f"{name} has the blocks of {what} {word}{base}", predicts, f"hop {hop}")
 
 
 def _stale(asked: Asked, name: str, sums: Tensor, base: str) -> Iterator[Hypothesis]:
     """The buffer of a hop's block still holds those of the hops before it; or the hops before it are lost."""
-    size, like = asked.size, asked.shards(asked.returned[name])
+    size = asked.size
     for ahead, direction in ((-1, "r - 1"), (1, "r + 1")):
         for word, lasts in {
             "a buffer that is not cleared between hops: each hop adds the blocks of all hops before it too": "all",
@@ -82,8 +81,8 @@ def _stale(asked: Asked, name: str, sums: Tensor, base: str) -> Iterator[Hypothe
                         made[rank] = block * (2 if len(visited) > 1 else 1)
                     else:
                         made[rank if name == "dq" else source] += before if lasts == "all" else block
-            predicts, parameter = {name: asked.joined(made.view_as(like))}, f"keys of rank {direction} next"
-            yield Hypothesis(f"stale: {lasts}", f"{name} is made in {word}{base}", predicts, parameter)
+            cause, parameter = f"{name} is made in {word}{base}", f"keys of rank {direction} next"
+            yield Hypothesis(f"stale: {lasts}", cause, asked.on_ranks(name, made), parameter)
 
 
 def contributions(asked: Asked, name: str, attention: Attention) -> Tensor:

@@ -15,18 +15,9 @@ from torch import Tensor
 from accuracy.core import quantisation
 from accuracy.core.dtype import FORMATS, INPUT_FORMATS, effective_dtype, form_of
 from accuracy.explain.hypothesis.attention import Attention, Stage
-from accuracy.explain.hypothesis.base import (
-    BACKWARD,
-    FORWARD,
-    Asked,
-    Hypothesis,
-    altered,
-    gradients_of,
-    moving,
-    staging,
-)
+from accuracy.explain.hypothesis.base import BACKWARD, FORWARD, Asked, Hypothesis, altered, gradients_of
 from accuracy.explain.hypothesis.blocks import contributions
-from accuracy.explain.hypothesis.merge import CHUNKS, Formula, blocks_of, merged, orders, right
+from accuracy.explain.hypothesis.merge import CHUNKS, blocks_of, merged, orders, right
 from accuracy.results.table import SUM
 from accuracy.runtime.rounding import quantise
 
@@ -72,14 +63,14 @@ def of_stages(asked: Asked) -> Iterator[Hypothesis]:
                 yield Hypothesis(f"cast of {name}", f"{name} is cast to {form}{base}", {name: to(x)}, form)
         for inputs, word in INPUTS.items():
             name = f"cast of {' and '.join(inputs)}"
-            yield from altered(asked, name, f"{word} cast to {form}", moving(to, *inputs), form)
+            yield from altered(asked, name, f"{word} cast to {form}", asked.moved(to, *inputs), form)
         saved = {"lse": (right.out, to(right.lse)), "out": (to(right.out), right.lse)}
         for name, pair in saved.items() if set(asked.wrong) & set(BACKWARD) else ():
             cause = f"the backward is given {name} cast to {form}"
             yield Hypothesis(f"cast of saved {name}", cause, gradients_of(right.but(saved=pair)), form)
         for stage, word in STAGES.items():
-            yield from altered(asked, f"cast of {stage}", f"{word} cast to {form}", staging(**{stage: to}), form)
-        both = staging(weights=to, backward_weights=to)
+            yield from altered(asked, f"cast of {stage}", f"{word} cast to {form}", {"stages": {stage: to}}, form)
+        both = {"stages": {"weights": to, "backward_weights": to}}
         yield from altered(asked, "cast of P", f"P is cast to {form}", both, form)
 
 
@@ -120,7 +111,7 @@ def _eight_bits(asked: Asked) -> Iterator[Hypothesis]:
 
         cause = f"{INPUTS[inputs]} cast to {dtype} with a scale a {share}"
         name, parameter = f"cast of {' and '.join(inputs)}", f"{dtype}, {share}{suffix}"
-        yield from altered(asked, name, cause, moving(to, *inputs), parameter)
+        yield from altered(asked, name, cause, asked.moved(to, *inputs), parameter)
 
 
 def between_blocks(asked: Asked) -> Iterator[Hypothesis]:
@@ -139,22 +130,20 @@ def _wire(asked: Asked, form: str, to: Stage) -> Iterator[Hypothesis]:
     """Keys, values or both that came from another rank: both versions side by side, each seen by its own queries."""
     queries, keys = asked.owners
     same = (queries[:, None] == keys[None]).double()
-    length = asked.case.problem.seqlen
+    right, length = asked.reference, asked.case.problem.seqlen
+    counts = torch.cat([right.counts * same, right.counts * (1 - same)], -1)
 
     def folded(x: Tensor) -> Tensor:
         return x[:, :, :length] + x[:, :, length:]
 
+    sums = {"dk_heads": folded, "dv_heads": folded}
     for names, verb in ((("k", "v"), "are"), (("k",), "is"), (("v",), "is")):
-
-        def change(attention: Attention, names: tuple[str, ...] = names) -> Attention:
-            both = {"k": attention.k, "v": attention.v}
-            both = {name: torch.cat([x, to(x) if name in names else x], 2) for name, x in both.items()}
-            counts = torch.cat([attention.counts * same, attention.counts * (1 - same)], -1)
-            return attention.but(**both, counts=counts).with_stages(dk_heads=folded, dv_heads=folded)
-
+        both = {name: torch.cat([x, to(x) if name in names else x], 2) for name, x in (("k", right.k), ("v", right.v))}
         word = " and ".join(names)
         cause = f"{word} of other ranks {verb} cast to {form}"
-        yield from altered(asked, f"cast of {word} on the wire", cause, change, form)
+        yield from altered(
+            asked, f"cast of {word} on the wire", cause, {**both, "counts": counts, "stages": sums}, form
+        )
 
 
 def _merges(asked: Asked, form: str, to: Stage) -> Iterator[Hypothesis]:
@@ -165,7 +154,7 @@ def _merges(asked: Asked, form: str, to: Stage) -> Iterator[Hypothesis]:
 
     def cut_weights(attention: Attention) -> Attention:
         shift = torch.exp((attention.exact_lse - attention.row_max).clamp(-700, 700))[..., None]
-        return attention.with_stages(weights=lambda x: to(x * shift) / shift)
+        return attention.but(stages={"weights": lambda x: to(x * shift) / shift})
 
     cast_blocks = {
         "each block's out": replace(plain, out=to(plain.out)),
@@ -175,16 +164,13 @@ def _merges(asked: Asked, form: str, to: Stage) -> Iterator[Hypothesis]:
     for word, blocks in cast_blocks.items():
         yield merged(asked, blocks, f"cast of {word}", f"{word} is cast to {form}", first, form, right)
 
-    def running(cast_out: bool, cast_lse: bool) -> Formula:
-        def formula(*state: Tensor) -> tuple[Tensor, Tensor]:
-            out, lse = right(*state)
-            return to(out) if cast_out else out, to(lse) if cast_lse else lse
+    def running(*state: Tensor, cast: str) -> tuple[Tensor, Tensor]:
+        out, lse = right(*state)
+        return to(out) if "out" in cast else out, to(lse) if "lse" in cast else lse
 
-        return formula
-
-    formulas = {"out is": running(True, False), "lse is": running(False, True), "out and lse are": running(True, True)}
     for order, sources in towards.items():
-        for words, formula in formulas.items():
+        for words in ("out is", "lse is", "out and lse are"):
+            formula = partial(running, cast=words)
             name, cause = f"cast of the running {words.rsplit(' ', 1)[0]}", f"the running {words} cast to {form}"
             yield merged(asked, plain, name, cause, sources, f"{form}, {order}", formula)
 
@@ -192,7 +178,7 @@ def _merges(asked: Asked, form: str, to: Stage) -> Iterator[Hypothesis]:
 def _sums(asked: Asked, name: str, attention: Attention, base: str, form: str, to: Stage) -> Iterator[Hypothesis]:
     """Of each block's gradient, and of the sum after each block, in either direction of the ring."""
     sums = contributions(asked, name, attention)
-    size, like = asked.size, asked.shards(asked.returned[name])
+    size = asked.size
     for ahead, direction in ((-1, "r - 1"), (1, "r + 1")):
         each, total, both = (torch.zeros(size, sums.shape[-1], dtype=torch.float64) for _ in range(3))
         for rank in range(size):
@@ -207,6 +193,5 @@ def _sums(asked: Asked, name: str, attention: Attention, base: str, form: str, t
             ("sum", f"the sum of {name} is, after each hop,", total),
             ("each block and sum", f"{name} of each block and their sum are", both),
         ):
-            predicts = {name: asked.joined(made.view_as(like))}
             cause, parameter = f"{word} cast to {form}{base}", f"{form}, rank {direction} next"
-            yield Hypothesis(f"cast of gradients: {idea}", cause, predicts, parameter)
+            yield Hypothesis(f"cast of gradients: {idea}", cause, asked.on_ranks(name, made), parameter)

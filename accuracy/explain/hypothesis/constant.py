@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from accuracy.explain.hypothesis.base import Asked, Hypothesis, altered, gradients_of, setting
+from accuracy.explain.hypothesis.base import Asked, Hypothesis, altered, gradients_of
 
 STEPS = 8  # of Gauss and Newton
 
@@ -106,10 +106,10 @@ def scales(asked: Asked) -> Iterator[Hypothesis]:
     for word, scale in known.items():
         if scale != right:
             cause = f"the softmax scale is {scale:.6g} ({word}), not {right:g}"
-            yield from altered(asked, "another softmax scale", cause, setting(scale=scale), word, by_rank=True)
+            yield from altered(asked, "another softmax scale", cause, {"scale": scale}, word, by_rank=True)
     if "out" in asked.wrong and (fitted := _fitted_scale(asked)) is not None:
-        cause, change = f"the softmax scale is {fitted:.10g}, not {right:g}", setting(scale=fitted)
-        yield from altered(asked, "another softmax scale", cause, change, f"{fitted:.10g}", freedom=1, by_rank=True)
+        cause, word = f"the softmax scale is {fitted:.10g}, not {right:g}", f"{fitted:.10g}"
+        yield from altered(asked, "another softmax scale", cause, {"scale": fitted}, word, freedom=1, by_rank=True)
 
 
 def _fitted_scale(asked: Asked) -> float | None:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from accuracy.explain.hypothesis.attention import Attention
 from accuracy.explain.hypothesis.backward import read_transposed
-from accuracy.explain.hypothesis.base import BACKWARD, FORWARD, Asked, Change, Hypothesis
+from accuracy.explain.hypothesis.base import BACKWARD, FORWARD, Asked, Hypothesis
 
 State = tuple[Tensor, Tensor]  # out (B, H, Sq, D), lse (B, H, Sq, 1)
 Formula = Callable[[Tensor, Tensor, Tensor, Tensor], State]
@@ -136,7 +137,7 @@ class Blocks:
     lse: Tensor
 
 
-def blocks_of(asked: Asked, change: Change = lambda part: part) -> Blocks:
+def blocks_of(asked: Asked, change: Callable[[Attention], Attention] = lambda part: part) -> Blocks:
     """The right partials. change: of each part by itself."""
     right, keys = asked.reference, asked.owners[1]
     parts = [change(right.but(counts=right.counts * (keys == rank), stages={})) for rank in range(asked.size)]

@@ -1,13 +1,14 @@
 """Values in another place, or lost: of other heads, shards, tokens or tensors, in another layout, or zero."""
 
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 
 import torch
 from torch import Tensor
 
 from accuracy.core import sharding
 from accuracy.explain.hypothesis.attention import Stage
-from accuracy.explain.hypothesis.base import Asked, Hypothesis, altered, gradients_of, head_first, moving, setting
+from accuracy.explain.hypothesis.base import Asked, Hypothesis, altered, gradients_of, head_first
 from accuracy.runtime.sharding import cut, join
 
 MOST_SWAPPED = 4  # ranks of which any two may be exchanged; of more, neighbours
@@ -30,7 +31,7 @@ def heads(asked: Asked) -> Iterator[Hypothesis]:
     for word, heads in maps.items():
         if not torch.equal(heads, asked.reference.heads):
             cause = f"query head h takes key/value head {word}"
-            yield from altered(asked, "another head mapping", cause, setting(heads=heads), word)
+            yield from altered(asked, "another head mapping", cause, {"heads": heads}, word)
     orders: dict[str, Stage] = {
         "the heads rolled by 1": lambda x: x.roll(1, 2), "the heads rolled by -1": lambda x: x.roll(-1, 2),
         "the heads in reverse": lambda x: x.flip(2),
@@ -39,7 +40,7 @@ def heads(asked: Asked) -> Iterator[Hypothesis]:
     for word, sum_of in _sums(kv, share).items() if share > 1 else ():
         for name in ("dk", "dv"):
             for base, attention in asked.bases:
-                made = gradients_of(attention.with_stages(**{f"{name}_heads": sum_of}))
+                made = gradients_of(attention.but(stages={f"{name}_heads": sum_of}))
                 yield Hypothesis("another sum over the group", f"{name} is {word}{base}", {name: made[name]}, word)
 
 
@@ -81,8 +82,8 @@ def shards(asked: Asked) -> Iterator[Hypothesis]:
             yield Hypothesis("dk and dv exchanged", f"dk and dv are exchanged{base}", exchanged)
     for word, move in moves.items():
         for name in ("k", "v", "q", "dout") if "shard of rank" in word else ("k", "v"):
-            change = moving(head_first(move), name)
-            yield from altered(asked, f"{name} moved: {word}", f"{name} has {word}", change)
+            inputs = asked.moved(head_first(move), name)
+            yield from altered(asked, f"{name} moved: {word}", f"{name} has {word}", inputs)
 
 
 def _moves(asked: Asked) -> dict[str, Stage]:
@@ -118,17 +119,13 @@ def _of_shards(size: int, length: int) -> dict[str, Stage]:
             exchanged = {first: other, other: first}
             word = f"the shards of ranks {first} and {other} exchanged"
             orders[word] = [exchanged.get(rank, rank) for rank in ranks]
-    moves: dict[str, Stage] = {word: _in_order(order) for word, order in orders.items()}
+    moves: dict[str, Stage] = {word: itemgetter(order) for word, order in orders.items()}
     if length % 2 == 0:
         moves["the halves of each shard exchanged"] = lambda x: x.roll(x.shape[2] // 2, 2)
     moves["each shard's tokens in reverse order"] = lambda x: x.flip(2)
     moves["each shard's tokens rolled by 1"] = lambda x: x.roll(1, 2)
     moves["each shard's tokens rolled by -1"] = lambda x: x.roll(-1, 2)
     return moves
-
-
-def _in_order(order: list[int]) -> Stage:
-    return lambda shards: shards[order]
 
 
 def _recut(one: str, other: str, size: int) -> Stage:
@@ -143,7 +140,7 @@ def layouts(asked: Asked) -> Iterator[Hypothesis]:
         if 0 < end < dim:
             cause = f"scores are made of the first {end} of {dim} dims of a head"
             first_dims = (torch.arange(dim) < end).double()
-            yield from altered(asked, "dims cut", cause, setting(q=asked.reference.q * first_dims), str(end))
+            yield from altered(asked, "dims cut", cause, {"q": asked.reference.q * first_dims}, str(end))
     moves: dict[str, Stage] = {
         "(B, S, H, ...) read as (B, H, S, ...)": lambda x: (
             x.contiguous().view(x.shape[0], x.shape[2], x.shape[1], *x.shape[3:]).transpose(1, 2)

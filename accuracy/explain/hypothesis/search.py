@@ -16,7 +16,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, REFERENCE_ERROR, effective_dtype
 from accuracy.explain import beyond
-from accuracy.explain.hypothesis import backward, blocks, cast, constant, mask, merge, moved, pairs, partial
+from accuracy.explain.hypothesis import backward, blocks, cast, constant, mask, merge, moved
 from accuracy.explain.hypothesis.attention import MOST_PAIRS, MOST_SCORES, Attention
 from accuracy.explain.hypothesis.base import FORWARD, Asked, Hypothesis, gradients_of
 from accuracy.measurement.compare import Compared, is_padded, joined
@@ -34,7 +34,7 @@ FAMILIES: tuple[tuple[str, Callable[[Asked], Iterator[Hypothesis]]], ...] = (
     ("dropout", mask.dropouts),
     ("heads", moved.heads),
     ("shard", moved.shards),
-    ("partial", partial.hypotheses),
+    ("partial", backward.of_partials),
     ("merge", merge.hypotheses),
     ("backward", backward.hypotheses),
     ("layout", moved.layouts),
@@ -43,7 +43,7 @@ FAMILIES: tuple[tuple[str, Callable[[Asked], Iterator[Hypothesis]]], ...] = (
     ("cast", cast.of_stages),
     ("cast", cast.between_blocks),
     ("blocks", blocks.hypotheses),
-    ("pairs", pairs.hypotheses),
+    ("pairs", mask.pairs),
     ("given", backward.saved_values),
 )
 QUICK = ("factor", "mask", "blocks")

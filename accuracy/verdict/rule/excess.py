@@ -3,57 +3,49 @@
 How much may a schedule round beyond its kernel? In 16-bit cases a block's result is rounded to the format once more
 than single device's, independently: errors add in squares, so at most sqrt(1 + (floor / single device)^2) <= sqrt 2
 times single device's. dq and dk have the rounding of out too, by delta = dout . out, and a joined out is rounded once
-more: sqrt 2 times, whatever share of single device's error that is (most of it at head_dim 128, scale 0.3 and 384
-tokens, where striped rings measure 1.38 to 1.44). Where nothing is joined (one rank, no chunks) it may not round more
-at all. In float32 and float64, and for lse in every dtype, each of n merges rounds in the format itself, about twice:
-sqrt(1 + 2 n). A margin above that: 10%, since blocks' results are not quite orthogonal, and 50% of the random walk of n
-merges (or of another order of sums, where there are none); in 16 bits at least 20% where nothing is joined, and 10%
-over the root of the seeds where something is.
+more: sqrt 2 times, whatever share of single device's error that is. Where nothing is joined (one rank, no chunks) it
+may not round more at all. In float32 and float64, and for lse in every dtype, each of n merges rounds in the format
+itself, about twice: sqrt(1 + 2 n). A margin above that: 10%, since blocks' results are not quite orthogonal, and 50% of
+the random walk of n merges (or of another order of sums, where there are none); in 16 bits at least 20% where nothing
+is joined, and 10% over the root of the seeds where something is.
 
-What is compared must have digits. Where an answer happens to be exact in the format, single device's error is 0 and
-says nothing: each side counts as at least one rounding, 0.41 u (`accuracy.verdict.floor.LEVEL`). In float32 and
-float64 the weights exp(s - lse) inherit the roundings of lse and of two scores, which single device may escape: where
-one key has all the weight and forward and backward add up s in one order, exp(s - s) = 1. The D products of a score are
-added one after another, and the j-th running sum is sqrt(j / D) times s, so the roundings of a score make
-0.41 u |s| sqrt((D + 1) / 2); products of torch's on a CPU measure 2.95 times 0.41 u |s| at D = 16 and 5.93 at 64, where
-this is 2.92 and 5.70. lse's own rounding and both scores' are 0.41 u |lse| sqrt(D + 2): at least that counts.
+What is compared must have digits: where an answer happens to be exact in the format, single device's error is 0. Each
+side counts as at least one rounding, 0.41 u (`accuracy.verdict.floor.LEVEL`). In float32 and float64 the weights
+exp(s - lse) inherit the roundings of lse and of two scores, which single device may escape: where one key has all the
+weight and forward and backward add up s in one order, exp(s - s) = 1. The D products of a score are added one after
+another, and the j-th running sum is sqrt(j / D) times s, so the roundings of a score make 0.41 u |s| sqrt((D + 1) / 2);
+lse's own rounding and both scores' are 0.41 u |lse| sqrt(D + 2): at least that counts.
 
-The ratio of two errors scatters. The mean square of n errors that move by themselves has a relative standard
-deviation of about 1 / sqrt(n), its root half of that. Elements of a row move together (all D of dv where dout is
-constant), so n is the rows of the tensor (tokens x heads); and an element that carries the share
-f = (max / rms)^2 / elements of the mean square adds f^2. So the logarithm of the ratio of two errors has the variance
-(1 / n + f^2 + 1 / m + g^2) / 4, and the mean over k seeds a k-th. Five standard deviations, 3e-7 to one side, are
-allowed beyond the 10%.
+The ratio of two errors scatters. The mean square of n errors that move by themselves has a relative standard deviation
+of about 1 / sqrt(n), its root half of that. Elements of a row move together, so n is the rows of the tensor (tokens x
+heads); and an element that carries the share f = (max / rms)^2 / elements of the mean square adds f^2. So the logarithm
+of the ratio of two errors has the variance (1 / n + f^2 + 1 / m + g^2) / 4, and the mean over k seeds a k-th. Five
+standard deviations, 3e-7 to one side, are allowed beyond the 10%.
 
 That takes the partials for no larger than their sum, in squares, as they are where inputs are independent: Gaussian
-ones. On others partials may cancel: on an attention sink the error of a healthy striped ring's dk is 3 times single
-device's (experiments/inputs_that_matter). How far is bounded by the condition number of the sum, sum |terms| / |sum|,
-since a partial is at most the sum of its terms' sizes, or by condition_rounding where that is more: it has what dq
-inherits from the rounding of out. So where they are recorded (`conditions=true`) the floor counts so many times, of
-each seed and rank its own, and where they are not, such inputs are not judged here, but where nothing is joined, and
-no function of a user's may have rounded its scores.
+ones. On others partials may cancel (experiments/inputs_that_matter). How far is bounded by the condition number of the
+sum, sum |terms| / |sum|, since a partial is at most the sum of its terms' sizes, or by condition_rounding where that is
+more: it has what dq inherits from the rounding of out. So where they are recorded (`conditions=true`) the floor counts
+so many times, of each seed and rank its own, and where they are not, such inputs are not judged here, but where nothing
+is joined, and no function of a user's may have rounded its scores.
 
 Kernels with autograd's backward (`BY_AUTOGRAD`) need the condition number in 16 bits on Gaussian inputs too. On one
 device delta is the softmax's own, in float32. A block's gradients begin with its share of dout, rounded, and with an
 lse's gradient made of the rounded out of block and whole; and what comes by out and what by lse are rounded each before
-they are added. So terms of the sums are rounded, not only sums: condition_rounding. Measured with torch_math in
-bfloat16 (3 ranks, 144 tokens): dq 1.52, dk 1.73, dv 1.48 times single device's; with both paths added before rounding
-1.39, 1.55, 1.48; with dout's share unrounded as well 1.26, 1.43, 1.36; with the block's out unrounded too 1.17, 1.30,
-1.36. In float32 there is no excess (0.82 to 1.07).
+they are added. So terms of the sums are rounded, not only sums: condition_rounding.
 
 Kernels that quantise are judged on Gaussian inputs alone: on others a block's scale is another one than the whole's.
 
 Beyond that, over single seeds and ranks: the largest element over 5 times single device's, or a rank's norm over 3
-times (AWS Neuron's accuracy guide). Published rings stay within 1.27, and 1.39 on one rank (reports/world_size_growth).
+times (AWS Neuron's accuracy guide).
 
 A function of a user's has a kernel of its own, of which nothing is known. In 16-bit cases it may round at eight places
-where this kernel has float32 (scores, P, dP, dS, products, blocks; attention as in transformers' eager one measures 1.9
-to 2.5), and sum gradients in 16 bits (torch's on a CPU, 3.5 at 528 tokens): 4 times, and where scores are large, as on
-peaked inputs, 4 times what their rounding makes: u times the softmax's condition number. Scores that spread by a move
-the mean of a row's weights by the root of (a^2 + a^4) times the error of one: as much more than at a = 1. Weights of
-33,000 keys are below float16's least normal number. Few rows scatter. On several ranks its own ratio on one rank is
-the measure, where that is in the table: times what merges explain. In float32, and for lse, it may add in any order: 64
-terms one after another are sqrt 64 times as far as in a tree.
+where this kernel has float32 (scores, P, dP, dS, products, blocks) and sum gradients in 16 bits, as torch's does on a
+CPU: 4 times, and where scores are large, as on peaked inputs, 4 times what their rounding makes: u times the softmax's
+condition number. Scores that spread by a move the mean of a row's weights by the root of (a^2 + a^4) times the error of
+one: as much more than at a = 1. Weights of 33,000 keys are below float16's least normal number. On several ranks its
+own ratio on one rank is the measure, where that is in the table: times what merges explain. In float32, and for lse, it
+may add in any order: 64 terms one after another are sqrt 64 times as far as in a tree.
 
 Without a finer dtype in the table, a ratio beyond 3 (1 + n) is no rounding either: n + 1 roundings that all push one
 way reach n + 1.

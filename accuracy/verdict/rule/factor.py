@@ -5,21 +5,19 @@ device's error in bfloat16, and a healthy 16-bit ring may reach 8 in dk. error_g
 <x, reference> / <reference, reference> - 1. Independent roundings leave it at 0 within its standard error (5 of them
 are allowed: 6e-7 of healthy tensors are beyond), a rounding to nearest shifts it by less than u / 8 in 16-bit formats,
 whose sums are in float32, and by less than 4 u in wider ones. That holds for Gaussian inputs, which alone are judged:
-on tied ones equal weights round alike, and partials that cancel enlarge what is left. Healthy variants and kernels
-reach 0.03 u in bfloat16, 0.08 u in float16 and 0.3 u in float32 (512 tokens, 8 heads). Beyond the unit roundoff no
+on tied ones equal weights round alike, and partials that cancel enlarge what is left. Beyond the unit roundoff no
 rounding mode makes a factor: that is `logic`; less is `biased`. Where the factor is the larger part of the error this
 rule speaks before the ladder, which would take it for a cast. lse is left out: kernels' exp and log are biased
-themselves (torch's on a CPU: 25 u), and the ladder sees a factor in float32.
+themselves, and the ladder sees a factor in float32.
 
 A bias: rounding to nearest has no side; a bias adds up over layers where rounding averages out. Asked before the
 error's size: a large bias is an excess too, but names the cause. Two signed means: of the error, and of the error away
 from zero (error x sign of the reference, so that a shrunken result shows whatever its sign). The unit of the test is
 the seed: Student's t over at least 4 seeds must pass the 99.9% quantile (12.9 for 4 seeds), and the mean must be at
 least a tenth of the error's root mean square, so that it matters. Single device's bias on the same inputs is the
-kernel's, not the schedule's: only the bias beyond it counts. Healthy variants: below 0.01 of the error
-(reports/world_size_growth). lse is left out: the last bits of kernels' exp and log are biased themselves (0.75 of
-flash-attn's lse error, which is 1e-7). Of a user's function a bias on tied inputs alone is a fact, and no fault: it has
-a kernel that rounds the weights of the softmax to 16 bits, as flash kernels do, or dk and dv of heads before their sum.
+kernel's, not the schedule's: only the bias beyond it counts. lse is left out here too. Of a user's function a bias on
+tied inputs alone is a fact, and no fault: it has a kernel that rounds the weights of the softmax to 16 bits, as flash
+kernels do, or dk and dv of heads before their sum.
 """
 
 import math

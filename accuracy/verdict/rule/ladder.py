@@ -13,9 +13,8 @@ that are beyond any rounding in the dtype.
   same luck in two dtypes: twice what their condition number explains, then;
 - a function of a user's may round scores to the case's 16 bits, as transformers' eager attention does. Rounding once
   moves a score by 0.41 u of itself, root mean square, and the weights, with all that is summed with them, by that times
-  the softmax's condition number: on peaked inputs, of condition 27, by 0.043 in bfloat16, above the band (eager out
-  measures 0.035 to 0.037). Four times that is allowed, as `excess` has it, but where scores are small
-  (Gaussian inputs under the usual scale);
+  the softmax's condition number. Four times that is allowed, as `excess` has it, but where scores are small (Gaussian
+  inputs under the usual scale);
 - a kernel that quantises rounds alike in every dtype: its error is beyond the band where it is above 4 times single
   device's, which in turn is held to 4 unit roundoffs of what is quantised on Gaussian inputs. On others elements may be
   equal and round alike, and a block's scale decides how: at least one rounding of what is quantised counts there;
@@ -25,14 +24,13 @@ that are beyond any rounding in the dtype.
 What does not fall is `precision_floor` where it bears the mark of a known format (see `accuracy.verdict.floor`), else
 `logic`.
 
-`beyond`: the column of that name counts the elements of a tensor that are farther from the reference than a running
+`beyond`: the column of that name counts the elements of a tensor that are farther from the reference than a certain
 error bound for rounding everything that may be stored to the dtype, or to a coarser one that the case asks for
-(`accuracy/bound/README.md`). It is recorded where errors are explained (`reruns.explain`). One element is enough: the
-bound is certain. Asked after the ladder, which sees a tensor that was rounded to another format by its norm; what is
-left are few elements, whose error the norm hides. The bound is loose: other rules infer from ratios what this one
-proves. It is that of the usual order of products. A user's function may give every element a part of all others'
-rounding, as the gradient of a mean that is taken off all keys does; so its elements are held to `rounding_band` of the
-tensor, too. What a smaller fault is in float32, it is in float64, where the band is 1e-13.
+(`accuracy/bound/README.md`). One element is enough. Asked after the ladder, which sees a tensor that was rounded to
+another format by its norm; what is left are few elements, whose error the norm hides. The bound is that of the usual
+order of products. A user's function may give every element a part of all others' rounding, as the gradient of a mean
+that is taken off all keys does; so its elements are held to `rounding_band` of the tensor, too. What a smaller fault is
+in float32, it is in float64, where the band is 1e-13.
 """
 
 import math
@@ -42,11 +40,10 @@ import numpy as np
 from accuracy.core.dtype import FORMATS, Format, form_of
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, TIMES_QUANTISED, Evidence
-from accuracy.verdict.floor import LEVEL, STRUCK, coarser_format
+from accuracy.verdict.floor import LEVEL, STRUCK, Rung, coarser_format
 from accuracy.verdict.label import LOGIC, PRECISION_FLOOR, Finding, Numbers
 from accuracy.verdict.rows import Rows, typical
 from accuracy.verdict.rule.excess import FOREIGN_SHORT, cancellation, condition_of_scores
-from accuracy.verdict.rung import Rung
 
 TIMES_SINGLE_DEVICE = 30.0
 LEAST_SLOPE = 0.5

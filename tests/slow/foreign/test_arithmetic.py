@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import accuracy
-from accuracy.api.tf32 import WAYS, rounded
+from accuracy.api.returned import WAYS, rounded
 from accuracy.verdict.label import LOGIC, ROUNDING
 
 SMALL = {"seqlen": 64, "heads": 2, "heads_kv": 1, "head_dim": 16, "dtype": "float32", "world_size": 1}

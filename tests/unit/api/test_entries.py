@@ -182,7 +182,7 @@ def captured(device: str, folder: Path) -> Path:
 
 
 def capture_and_judge(device: str, folder: Path) -> None:
-    assert accuracy.judge(captured(device, folder), device=device).judged.label == "rounding"
+    assert accuracy.judge(captured(device, folder), device=device).label == "rounding"
 
 
 def compare_load_columns(device: str, folder: Path) -> None:
@@ -199,7 +199,7 @@ def compare_load_columns(device: str, folder: Path) -> None:
 
 def plot(device: str, folder: Path) -> None:
     rows = measured(device)
-    for draw in (accuracy.plot.growth, accuracy.plot.by_rank, accuracy.plot.heatmap):
+    for draw in (accuracy.plot.growth, accuracy.plot.by_rank):
         draw(rows).figure.savefig(folder / "figure.png")
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import accuracy
-from accuracy.api.tf32 import rounded
+from accuracy.api.returned import rounded
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 HEADS = 4

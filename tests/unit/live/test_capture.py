@@ -138,7 +138,7 @@ def test_documents_that_hold_nothing_are_left_out_and_those_of_fewer_tokens_are_
     for name, borders, label in (("empty", [0, 20, 20, 48], ROUNDING), ("fewer", [0, 20, 40], NOT_MEASURED)):
         with accuracy.capture(None, tmp_path / name, functions=[models.attend]):
             models.attend(q, k, v, causal=True, scale=0.25, cu_seqlens=torch.tensor(borders))
-        assert judge.judge(tmp_path / name).judged.label == label
+        assert judge.judge(tmp_path / name).label == label
 
 
 def test_a_mask_of_keys_alone_is_judged_for_more_rows_than_the_reference_takes_at_once(tmp_path: Path) -> None:

@@ -73,9 +73,9 @@ def test_a_fault_is_found_in_its_layer_and_its_first_tensor(tmp_path: Path, name
     function, tensor, label = FAULTS[name]
     small.Late.times = 0
     found = accuracy.judge(captured(tmp_path, attend, function, attend, dtype=dtype))
-    first = found.judged.first
+    first = found.first
     assert first is not None
-    assert (first["layer"], first["tensor"], found.judged.label) == ("blocks.1.attention", tensor, label)
+    assert (first["layer"], first["tensor"], found.label) == ("blocks.1.attention", tensor, label)
     assert "2 other layers merely round" in found.sentence
     if function is small.attend_leaking:
         assert first["worst_token"] == small.DOCUMENTS[0]
@@ -135,7 +135,7 @@ def test_of_functions_of_strangers_healthy_ones_are_not_accused_and_faulty_ones_
         if out.requires_grad:
             out.backward(dout)
     found = accuracy.judge(tmp_path)
-    first = found.judged.first
+    first = found.first
     assert (found.healthy, first and first["tensor"]) == (name not in WRONG, WRONG.get(name)), found.sentence
 
 

@@ -106,7 +106,7 @@ def test_gradients_of_queries_whose_every_key_is_hidden_by_a_number_are_not_judg
     hidden = torch.zeros(24, 24, dtype=torch.bfloat16)
     hidden[3] = torch.finfo(torch.bfloat16).min
     found = accuracy.judge(call(tmp_path, hidden[None, None]))
-    assert found.judged.label == NOT_MEASURED
+    assert found.label == NOT_MEASURED
     assert "outweighs the scores" in found.sentence
 
 
@@ -121,7 +121,7 @@ def test_a_bias_by_any_usual_name_is_judged_and_one_of_another_layout_is_not(
     q, k, v = (torch.randn(2, 4, 24, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
     with accuracy.capture(None, tmp_path, functions=[biased], layout=layout):
         biased(q, k, v, bias=q[0, 0] @ k[0, 0].mT)
-    assert accuracy.judge(tmp_path).judged.label == label
+    assert accuracy.judge(tmp_path).label == label
 
 
 def test_a_compiled_model_is_said_to_have_run_eager(tmp_path: Path) -> None:

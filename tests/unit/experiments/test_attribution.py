@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from accuracy.core.number import shapley
-from accuracy.verdict.attribution import FINAL, Attribution, attributions
+from experiments.attribution.claims import FINAL, Attribution, attributions
 from tests.measuring import measure
 
 PLACES = ("a", "b", "c")
