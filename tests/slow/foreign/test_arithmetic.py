@@ -160,6 +160,7 @@ def test_keys_that_are_counted_twice_are_no_arithmetic(few_grids: None) -> None:
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
         return torch.einsum("bhqk,bkhd->bqhd", (scores - scores.logsumexp(-1, keepdim=True)).exp(), v)
 
-    found = accuracy.diagnose(counted, world_size=1, mask="full", device="cpu", dtype=["float32", "float64"])
+    how = {**SMALL, "dtype": ["float32", "float64"], "mask": "full"}
+    found = accuracy.diagnose(counted, **how)
     assert found.label == LOGIC
     assert not found.results["options"].str.contains("arithmetic").any()
