@@ -15,16 +15,6 @@ from tests.slow.foreign import ring
 pytestmark = pytest.mark.xdist_group("foreign")
 SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16}
 RINGS: dict[str, Callable[..., Any]] = {"right": ring.right, "wrong": ring.wrong_from_three_ranks_on}
-SCRIPT = f"""
-import accuracy
-from accuracy.config import resolve
-from tests.slow.foreign import ring
-
-resolve.MOST_PAIRS_AGAIN = 2**18
-found = accuracy.diagnose(ring.wrong_from_three_ranks_on, dtype="bfloat16", **{SMALL})
-ran = sorted(set(found.results.loc[found.results["status"] == "ok", "world_size"]))
-print(f"<{{found.label}} {{found.is_bug}} {{ran}}>", flush=True)
-"""
 
 
 @pytest.mark.parametrize("name", RINGS)
@@ -48,14 +38,6 @@ def test_by_the_command(words: tuple[str, ...], name: str, accuracy: CommandLine
     done = accuracy(*words, "variant=callable", fn, *problem, "output_dir=run", "device=cpu")
     assert done.status == (5 if words and name == "wrong" else 0), done
     assert ("dk and dv are wrong" in done.out) == (name == "wrong"), done.out
-
-
-@pytest.mark.stress
-def test_by_a_script_under_torchrun(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "script.py")
-    done = python(*words, folder=tmp_path, OMP_NUM_THREADS="1")
-    assert re.findall(r"<(\w+) (\w+) (.*?)>", done.stdout) == [("logic", "True", "[1, 2, 3]")] * 3, done
 
 
 PICKY = """
