@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betaincinv
 
 from accuracy.gate.judge import MEASURES, Judged, judged
 from accuracy.gate.statistics import LEVEL, NEAR, Comparison, compare, tail
 from accuracy.results.cell import EFFECT
 
 Array = np.ndarray
-CONFIDENCE = 0.95
 SEEDS = 8  # of a run, where nothing else is said
 BASELINE = 24  # of a baseline: measured once for many runs, and what is known of it sharpens every one
 CELLS = 500
@@ -24,20 +22,10 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
 
 
 class Rate(NamedTuple):
-    """hits of tries, with the one-sided 95% bounds of Clopper and Pearson."""
+    """hits of tries."""
 
     hits: int
     tries: int
-
-    @property
-    def upper(self) -> float:
-        """No larger rate would be this lucky in more than 5% of experiments."""
-        return 1.0 if self.hits == self.tries else float(betaincinv(self.hits + 1, self.tries - self.hits, CONFIDENCE))
-
-    @property
-    def lower(self) -> float:
-        """No smaller rate would hit this often in more than 5%."""
-        return 1 - Rate(self.tries - self.hits, self.tries).upper
 
 
 def normal(random: np.random.Generator, shape: tuple[int, ...]) -> Array:

@@ -22,21 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import accuracy
-from experiments.held_out.functions import (
-    all_compute,
-    blocks,
-    by_lse,
-    heads_of,
-    kept_graph,
-    kernel,
-    padded,
-    parts,
-    places,
-    ring,
-    scaled_query,
-    visible,
-    windowed,
-)  # fmt: skip
+from experiments.held_out import functions
 
 COLUMNS = ("function", "faulty", "report", "known", "ranks", "rule", "plain", "hard", "said")
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -55,37 +41,39 @@ class Function(NamedTuple):
 
 SHARED: dict[str, Any] = {"masks": (False,), "tokens": (96, 96)}
 FAULTS = {
-    "empty block": Function("flash-attention #2082", partial(blocks, right=True, mistake="empty block")),
-    "half a tile of padding": Function("pytorch #196678", partial(padded, backward=True, counted=True)),
-    "four queries": Function("pytorch #195910", partial(kernel, mistake="four queries")),
-    "default scale": Function("TensorRT-LLM #19112", partial(parts, default_scale=True)),
-    "lost window": Function("flash-attention #2424", partial(windowed, lost=True)),
-    "kept graph": Function("flashinfer #4014", kept_graph),
-    "old maximum": Function("aprender #2753", partial(blocks, mistake="old maximum")),
-    "causal backward": Function("triton #5660", partial(kernel, mistake="causal backward")),
-    "equal gradients": Function("slime #1748", partial(all_compute, repeated=True), tokens=(96, 96)),
-    "text of every rank": Function("sglang #33327", partial(ring, mistake="text of every rank"), **SHARED),
-    "zero keys": Function("DeepSpeed #7384", partial(ring, mistake="zero keys"), **SHARED | {"tokens": (112, 80)}),
-    "unmasked tail": Function("jax #27224", partial(padded, counted=True), False),
-    "first corner": Function("ffpa-attn #300", partial(kernel, mistake="first corner"), False),
-    "divided by heads": Function("ONNXim #34", partial(kernel, mistake="divided by heads"), False),
-    "tiled heads": Function("onnx #7274", partial(kernel, mistake="tiled heads"), False),
-    "colliding heads": Function("HipKittens #22", partial(kernel, mistake="colliding heads"), False),
-    "own keys": Function("diffusers #14265", partial(ring, mistake="own keys"), False, **SHARED),
+    "empty block": Function("flash-attention #2082", partial(functions.blocks, right=True, mistake="empty block")),
+    "half a tile of padding": Function("pytorch #196678", partial(functions.padded, backward=True, counted=True)),
+    "four queries": Function("pytorch #195910", partial(functions.kernel, mistake="four queries")),
+    "default scale": Function("TensorRT-LLM #19112", partial(functions.parts, default_scale=True)),
+    "lost window": Function("flash-attention #2424", partial(functions.windowed, lost=True)),
+    "kept graph": Function("flashinfer #4014", functions.kept_graph),
+    "old maximum": Function("aprender #2753", partial(functions.blocks, mistake="old maximum")),
+    "causal backward": Function("triton #5660", partial(functions.kernel, mistake="causal backward")),
+    "equal gradients": Function("slime #1748", partial(functions.all_compute, repeated=True), tokens=(96, 96)),
+    "text of every rank": Function("sglang #33327", partial(functions.ring, mistake="text of every rank"), **SHARED),
+    "zero keys": Function(
+        "DeepSpeed #7384", partial(functions.ring, mistake="zero keys"), **SHARED | {"tokens": (112, 80)}
+    ),
+    "unmasked tail": Function("jax #27224", partial(functions.padded, counted=True), False),
+    "first corner": Function("ffpa-attn #300", partial(functions.kernel, mistake="first corner"), False),
+    "divided by heads": Function("ONNXim #34", partial(functions.kernel, mistake="divided by heads"), False),
+    "tiled heads": Function("onnx #7274", partial(functions.kernel, mistake="tiled heads"), False),
+    "colliding heads": Function("HipKittens #22", partial(functions.kernel, mistake="colliding heads"), False),
+    "own keys": Function("diffusers #14265", partial(functions.ring, mistake="own keys"), False, **SHARED),
 }
 HEALTHY = {
-    "kernel": Function("corrected: six", kernel),
-    "blocks": Function("corrected: old maximum", blocks),
-    "blocks from the right": Function("corrected: empty block", partial(blocks, right=True)),
-    "padded": Function("corrected: unmasked tail", padded),
-    "padded backward": Function("corrected: half a tile of padding", partial(padded, backward=True)),
-    "parts": Function("corrected: default scale", parts),
-    "windowed": Function("corrected: lost window", windowed),
-    "exp(s - lse)": Function("refused by assert_close once", by_lse),
-    "scaled query": Function("h3.c #3", scaled_query),
-    "all compute": Function("corrected: equal gradients", all_compute, tokens=(96, 96)),
-    "ring": Function("corrected: own keys, text of every rank", ring, tokens=(96, 96)),
-    "uneven ring": Function("corrected: zero keys", ring, masks=(False,), tokens=(112, 80)),
+    "kernel": Function("corrected: six", functions.kernel),
+    "blocks": Function("corrected: old maximum", functions.blocks),
+    "blocks from the right": Function("corrected: empty block", partial(functions.blocks, right=True)),
+    "padded": Function("corrected: unmasked tail", functions.padded),
+    "padded backward": Function("corrected: half a tile of padding", partial(functions.padded, backward=True)),
+    "parts": Function("corrected: default scale", functions.parts),
+    "windowed": Function("corrected: lost window", functions.windowed),
+    "exp(s - lse)": Function("refused by assert_close once", functions.by_lse),
+    "scaled query": Function("h3.c #3", functions.scaled_query),
+    "all compute": Function("corrected: equal gradients", functions.all_compute, tokens=(96, 96)),
+    "ring": Function("corrected: own keys, text of every rank", functions.ring, tokens=(96, 96)),
+    "uneven ring": Function("corrected: zero keys", functions.ring, masks=(False,), tokens=(112, 80)),
 }
 
 
@@ -174,8 +162,8 @@ def drawn(setting: Setting) -> list[Tensor]:
 
 def plain(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, window: int) -> Tensor:
     """Attention as it is written down, all in the inputs' dtype."""
-    keys, values = (x[:, :, heads_of(q, k)].transpose(1, 2) for x in (k * softmax_scale, v))
-    seen = visible(*places(q, k), causal, window)
+    keys, values = (x[:, :, functions.heads_of(q, k)].transpose(1, 2) for x in (k * softmax_scale, v))
+    seen = functions.visible(*functions.places(q, k), causal, window)
     return ((q.transpose(1, 2) @ keys.mT).masked_fill(~seen, -torch.inf).softmax(-1) @ values).transpose(1, 2)
 
 
@@ -204,7 +192,7 @@ def returned(function: Function, setting: Setting, group: Any = None) -> list[Te
 
 
 def _has_window(function: Function) -> bool:
-    return getattr(function.call, "func", function.call) is windowed
+    return getattr(function.call, "func", function.call) is functions.windowed
 
 
 def _rank(rank: int, faulty: bool, name: str, folder: str) -> None:
