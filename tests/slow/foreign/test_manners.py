@@ -16,7 +16,6 @@ from torch import Tensor
 
 import accuracy
 from tests.golden import ring as gathered
-from tests.processes import python
 from tests.slow.foreign.functions import asks_its_group, eager_out
 
 SMALL = {"seqlen": 32, "heads": 2, "heads_kv": 2, "head_dim": 8, "device": "cpu", "dtype": "float32"}
@@ -136,25 +135,6 @@ def test_an_exception_has_its_place_and_its_traceback_is_kept_or_logged_once(
     written = tmp_path / "run" / "tracebacks" / f"{row['case_id']}.txt"
     for text in (logged, written.read_text()):
         assert 'raise ValueError("not today")' in text
-
-
-STARVES = """
-import resource, accuracy
-def starves(q, k, v, **how):
-    resource.setrlimit(resource.RLIMIT_AS, (2**26, 2**26))
-    return q
-accuracy.measure(starves, device="cpu", dtype="float32", seqlen=32, heads=2, head_dim=8, seed=[0, 1])
-"""
-
-
-@pytest.mark.stress
-def test_a_limit_that_only_root_could_raise_ends_the_call_which_would_wait_for_a_thread(tmp_path: Path) -> None:
-    """With the reason, unless even that needs memory."""
-    (tmp_path / "script.py").write_text(STARVES)
-    done = python("script.py", folder=tmp_path)
-    if done.returncode == 0:
-        pytest.skip("this user may raise it")
-    assert done.returncode < 0 or "RLIMIT_AS" in done.stderr or "MemoryError" in done.stderr
 
 
 def test_a_diagnosis_uses_up_none_of_the_caller_s_compilations(few_grids: None) -> None:
