@@ -109,7 +109,7 @@ def test_assert_accurate_takes_what_was_said_and_tells_what_was_not(
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            accuracy.assert_accurate(attention_of(product), dtype="float32", world_size=1, arithmetic=arithmetic)
+            accuracy.assert_accurate(attention_of(product), **SMALL, arithmetic=arithmetic)
             assert passes
         except AssertionError:
             assert not passes
