@@ -96,15 +96,6 @@ def few_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def few_grids(monkeypatch: pytest.MonkeyPatch, few_runs_again: None, request: pytest.FixtureRequest) -> None:
     """A diagnosis of its main problem and of the grids that the test names, in no other shapes: those are for the tests
     of strangers' faults."""
-    from accuracy.config import resolve
+    from tests.measuring import few_grids
 
-    whole, kept = (
-        resolve.with_given,
-        {"seeds", "probes", "peaked", "tied", "reruns", "explain", *getattr(request, "param", ())},
-    )
-
-    def fewer(config, given):
-        also = {name: grid for name, grid in (config.get("also") or {}).items() if name in kept}
-        return whole({**config, "also": also or None}, given)
-
-    monkeypatch.setattr(resolve, "with_given", fewer)
+    monkeypatch.setattr("accuracy.config.resolve.with_given", few_grids(*getattr(request, "param", ())))

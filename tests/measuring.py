@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -73,6 +74,17 @@ def comparable(rows: pd.DataFrame, world: str = "") -> pd.DataFrame:
     rows = rows[rows["world"] == world] if world else rows
     rows = rows.drop(columns=[*COSTS, "case_id", "world", "sums"])
     return rows.sort_values(["variant", "kernel", "world_size", "dtype", "seed", "tensor", "rank"], ignore_index=True)
+
+
+def few_grids(*more: str) -> Callable[..., Any]:
+    """What takes the place of `resolve.with_given`, so that of a diagnosis' further grids these are left."""
+    whole, kept = resolve.with_given, {"seeds", "probes", "peaked", "tied", "reruns", "explain", *more}
+
+    def fewer(config: dict[str, Any], given: Any) -> Any:
+        also = {name: grid for name, grid in (config.get("also") or {}).items() if name in kept}
+        return whole({**config, "also": also or None}, given)
+
+    return fewer
 
 
 def measure(*overrides: str, folders: Sequence[Path] = (), only: str = "") -> pd.DataFrame:

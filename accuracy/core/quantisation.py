@@ -230,8 +230,7 @@ def policy_of(name: str, **changes: Any) -> Policy:
 
 
 KERNELS = {
-    "quantised": NOT, "triton_fp8": "fp8_hopper_flush", "cudnn_fp8": "cudnn_e4m3", "sage": "sage",
-    "flashinfer_fp8": "flashinfer_e4m3",
+    "quantised": NOT, "cudnn_fp8": "cudnn_e4m3", "sage": "sage", "flashinfer_fp8": "flashinfer_e4m3",
 }  # fmt: skip
 """Kernels that quantise, with the policy of each where none is named."""
 

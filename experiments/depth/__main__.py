@@ -11,14 +11,12 @@ EXAMPLES = """examples:
   python -m experiments.depth                                             the stacks of README.md
   python -m experiments.depth experiment=forward_faults
   python -m experiments.depth experiment=stack stack.layers=[8,32] variant=ring world_size=[2,4,8]
-  python -m experiments.depth experiment=train_inference_model            log-probabilities of two paths, layer by layer
-  python -m experiments.depth experiment=stack path_a=te_p2p@8+eager path_b=decode+eager stack.layers=32
 """
 COMMAND = "python -m experiments.depth"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, write FOLDER/stacks.parquet and perhaps logprobs.parquet, and print what they say."""
+    """Measure, write FOLDER/stacks.parquet, and print what it says."""
     parser = Parser(COMMAND, __doc__, EXAMPLES)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="as for accuracy; experiment=depth by default")
     words = parser.parse_args(arguments).words
@@ -40,8 +38,6 @@ def _run(words: Sequence[str]) -> int:
     run.execute(configuration, config, plans, folder, words, lambda line: print(line, file=sys.stderr))
     rows = table.read(folder)
     print("", table.bottom_gradients(rows), sep="\n")
-    if (folder / "logprobs.parquet").exists():
-        print("", table.logprobs_text(table.read_logprobs(folder)), sep="\n")
     claims = [claim.line for claim in judge(configuration.name, rows) if claim.holds is not None]
     failed = rows[rows["status"] == FAILED].drop_duplicates("case_id")["reason"]
     print("", *claims, *(f"failed: {reason}" for reason in failed), sep="\n")

@@ -21,7 +21,6 @@ from accuracy.results.table import FAILED, OK, UNSUPPORTED, Row
 from accuracy.runtime import arithmetic
 from accuracy.simulate.program import build_kernel
 from accuracy.variant import single_device
-from experiments.depth import logprobs
 from experiments.depth.attention import Exact, Halves, Ranks
 from experiments.depth.layers import DIFFERENTIATED, Quantity, quantities
 from experiments.depth.plan import Planned, Stack
@@ -55,11 +54,10 @@ class Measurer:
         self.configuration, self.own = configuration, own
         self._targets: tuple[object, StackTargets] | None = None
 
-    def measure(self, each: Planned) -> tuple[list[Row], list[Row]]:
-        """Return the rows of a stack and, where it has two paths, of their log-probabilities; whatever goes wrong
-        becomes a row with the reason."""
+    def measure(self, each: Planned) -> list[Row]:
+        """Return the rows of a stack; whatever goes wrong becomes a row with the reason."""
         if each.unsupported:
-            return [self._about(each, UNSUPPORTED, each.unsupported)], []
+            return [self._about(each, UNSUPPORTED, each.unsupported)]
         try:
             with arithmetic.random_state_restored():
                 return self._measured(each)
@@ -67,13 +65,13 @@ class Measurer:
             failed = self._about(each, FAILED, one_line(error))
         self._targets = None
         torch.cuda.empty_cache()
-        return [failed], []
+        return [failed]
 
     def _about(self, each: Planned, status: str, reason: str) -> dict[str, Any]:
         about = about_case(each.case, self.configuration.name, status, reason)
         return {**about, **vars(each.stack), "case_id": each.id, "code": f"{about['code']}+{self.own}"}
 
-    def _measured(self, each: Planned) -> tuple[list[Row], list[Row]]:
+    def _measured(self, each: Planned) -> list[Row]:
         case, stack = each.case, each.stack
         method = choice.choose(case.problem, case.device, self.configuration.reference_method)
         if self._targets is None or self._targets[0] != each.shared:
@@ -87,8 +85,7 @@ class Measurer:
         broken = next((row for row in rows if row["nonfinite"]), None)
         reason = f"non-finite values, first in {broken['tensor']} of layer {broken['layer']}" if broken else ""
         about = self._about(each, FAILED if broken else OK, reason) | {"reference": method, "seconds": seconds}
-        words = logprobs.rows(case, stack, targets.model, method)
-        return [about | dict(row) for row in rows], [{"case_id": each.id, **row} for row in words]
+        return [about | dict(row) for row in rows]
 
 
 def _targets(case: Case, stack: Stack, method: str) -> StackTargets:

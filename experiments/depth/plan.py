@@ -133,12 +133,12 @@ def unsupported(case: Case, stack: Stack) -> str | None:
             return f"problem.{name} has no place in a stack, {why}; drop it"
     if lengths_of(case.variant.sharding):
         return f"sharding={case.variant.sharding} has no place in a stack, whose ranks hold as many words; drop it"
-    if any(each.name != "other_path" for each in case.observers):
+    if case.against is not None:
+        return f"path_b={case.against.text} has no place in a stack; drop it, or compare paths by accuracy"
+    if case.observers:
         return "observers are of attention alone; drop them, or leave the stack to `accuracy`"
     if problem.head_dim % 2:
         return f"RoPE turns pairs: problem.head_dim={problem.head_dim} is odd; use an even one"
-    if case.against is not None and case.against.variant.forward.name == "callable":
-        return f"path_b={case.against.text}: a function has no place in a stack; use a variant or a kernel"
     for schedule in map(schedule_of, (case.variant.forward, case.variant.backward)):
         if schedule.code(case):  # a callable or a package: one autograd function, no halves
             return f"variant {case.variant.name} has no separate backward to put into a stack; use one with schedules"

@@ -47,14 +47,10 @@ def execute(
             if not _is_there(folder, each):
                 tell(f"{number}/{len(plans)} {each.case.variant.name} {each.case.dtype} W={each.case.world_size}"
                      f" {each.stack.layers} layers seed={each.case.seed}")  # fmt: skip
-                rows, words_of_paths = measurer.measure(each)
-                if words_of_paths:
-                    storage.write_rows(folder / "logprobs" / f"{each.id}.parquet", words_of_paths, table.LOGPROBS)
+                rows = measurer.measure(each)
                 storage.write_rows(folder / "results" / f"{each.id}.parquet", rows, table.SCHEMA)
     ids = [each.id for each in plans]
     storage.write_table(table.of_cases(folder / "results", ids, table.SCHEMA), folder / table.FILE)
-    if (paired := table.of_cases(folder / "logprobs", ids, table.LOGPROBS)).num_rows:
-        storage.write_table(paired, folder / "logprobs.parquet")
 
 
 def _is_there(folder: Path, each: Planned) -> bool:

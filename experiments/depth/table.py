@@ -1,4 +1,4 @@
-"""The tables of stacks: one row per (stack, layer, tensor), and of two paths one per depth."""
+"""The table of stacks: one row per (stack, layer, tensor)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,18 +29,6 @@ SCHEMA = pa.unify_schemas([
     pa.schema([table.RESULTS_SCHEMA.field(name) for name in table.IDENTITY]),
     _schema(**STACK, layer="int32", **dict.fromkeys(METRICS, "float64"), nonfinite="int64"),
 ])  # fmt: skip
-LOGPROBS = _schema(
-    case_id="string", path_a="string", path_b="string", dtype="string", seed="int64", weights="string",
-    depth="int32",  # layers below the head
-    tokens="int64",  # next words, drawn from path b's distribution at every position
-    **dict.fromkeys(("mean", "max", "rms"), "float64"),  # of the difference of both log-probabilities, nats
-    **dict.fromkeys(("k1", "k1_se", "k3", "k3_se"), "float64"),  # estimates of KL(b || a), and standard errors
-    kl="float64",  # from the distributions themselves
-    outside="float64",  # share of ratios p_a / p_b outside [0.8, 1.2]
-    error_a="float64", error_b="float64",  # root mean squares of each path's difference from the float64 stack
-    attention_a="float64", attention_b="float64",  # from this dtype's stack with exact attention: attention's share
-    rest="float64",  # of that stack's difference from the float64 one: what all else rounds
-)  # fmt: skip
 FILE = "stacks.parquet"
 
 
@@ -50,11 +38,6 @@ def read(folder: Path) -> pd.DataFrame:
     exact = derived.ratio(rows["error_rel"].to_numpy(), rows["exact_rel"].to_numpy(), zero_by_zero=1.0)
     rows = derived.with_derived(rows).assign(x_exact=rows["x_exact"].fillna(pd.Series(exact, rows.index)))
     return rows.sort_values(["case_id", "tensor", "rank"], kind="stable", ignore_index=True)
-
-
-def read_logprobs(folder: Path) -> pd.DataFrame:
-    """How far two paths' log-probabilities are apart, a row for each pair and depth."""
-    return table.read_published(folder / "logprobs.parquet", LOGPROBS).to_pandas()
 
 
 def of_cases(folder: Path, cases: Sequence[str], schema: pa.Schema) -> pa.Table:
@@ -74,13 +57,3 @@ def bottom_gradients(rows: pd.DataFrame) -> str:
     median = deepest.astype({"layers": int}).groupby([*keys, "layers", "world_size"])[numbers].median().reset_index()
     shown = median.groupby(keys).tail(1).to_string(index=False, float_format="{:.3g}".format)
     return f"dx of layer 1, deepest stack (relative Frobenius, median over seeds)\n{shown}"
-
-
-def logprobs_text(found: pd.DataFrame) -> str:
-    """For each pair of paths, depths of 1, 2, 4, ... layers and the last one, means over the seeds."""
-    keys = ["path_a", "path_b", "dtype", "weights", "depth"]
-    numbers = ["mean", "max", "k1", "k3", "kl", "outside", "error_a", "error_b", "rest"]
-    rows = found.groupby(keys, sort=False)[numbers].mean().reset_index()
-    power = rows["depth"].map(lambda depth: depth & (depth - 1) == 0)
-    shown = rows[power | (rows["depth"] == rows["depth"].max())].to_string(index=False, float_format="{:.2g}".format)
-    return f"log-probabilities of the next words, path_a less path_b (nats)\n{shown}"

@@ -65,14 +65,8 @@ def _table(plain: dict[str, pd.DataFrame]) -> str:
             ring, other = medians.loc[(layers, "ring")], medians.loc[(layers, "llama3_ring")]
             errors = [ring["error_rel"], other["error_rel"], *ring[ERRORS[1:]]]
             above = "" if name == SMALL else f"{most[layers]:.2f}"
-            lines.append(
-                (
-                    title.format(layers),
-                    *(f"{each:.4f}" for each in errors),
-                    f"{loss[layers]:.0e}".replace("e-0", "e-"),
-                    above,
-                )
-            )
+            most_loss = f"{loss[layers]:.0e}".replace("e-0", "e-")
+            lines.append((title.format(layers), *(f"{each:.4f}" for each in errors), most_loss, above))
     head = ("stack", "ring", "llama3_ring", "single device", "exact attention", "ring - single device", "loss, at most")
     return markdown((*head, "most over single device"), lines)
 

@@ -1,22 +1,18 @@
 """How often does the gate fail an unchanged run, and what does it miss? Its own tests on made-up runs of known change.
-`python experiments/gate_power/simulation.py` prints the table of reports/gate_power/simulated.txt.
 Every simulated run, of 8 seeds, has a baseline of its own, of 24 or 8: nothing is shared."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betaincinv
 
 from accuracy.gate.judge import MEASURES, Judged, judged
-from accuracy.gate.statistics import DEPENDENT, LEVEL, NEAR, TAIL, Comparison, compare, dependence, tail
+from accuracy.gate.statistics import LEVEL, NEAR, Comparison, compare, tail
 from accuracy.results.cell import EFFECT
 
 Array = np.ndarray
-CONFIDENCE = 0.95
 SEEDS = 8  # of a run, where nothing else is said
 BASELINE = 24  # of a baseline: measured once for many runs, and what is known of it sharpens every one
 CELLS = 500
@@ -26,23 +22,10 @@ Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
 
 
 class Rate(NamedTuple):
-    """hits of tries, with the one-sided 95% bounds of Clopper and Pearson."""
+    """hits of tries."""
 
     hits: int
     tries: int
-
-    @property
-    def upper(self) -> float:
-        """No larger rate would be this lucky in more than 5% of experiments."""
-        return 1.0 if self.hits == self.tries else float(betaincinv(self.hits + 1, self.tries - self.hits, CONFIDENCE))
-
-    @property
-    def lower(self) -> float:
-        """No smaller rate would hit this often in more than 5%."""
-        return 1 - Rate(self.tries - self.hits, self.tries).upper
-
-    def __str__(self) -> str:
-        return f"{self.hits} of {self.tries:,}"
 
 
 def normal(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -50,13 +33,8 @@ def normal(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return random.standard_normal(shape)
 
 
-def heavy(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Student's t of 5 degrees, unit variance: a few elements decide a seed's error."""
-    return random.standard_t(5, shape) / math.sqrt(5 / 3)
-
-
 def heavier(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Student's t of 3 degrees, unit variance."""
+    """Student's t of 3 degrees, unit variance: a few elements decide a seed's error."""
     return random.standard_t(3, shape) / math.sqrt(3)
 
 
@@ -127,50 +105,3 @@ def caught(spreads: Array, rise: float, runs: int, design: Design) -> tuple[Rate
     again = design.compared(np.concatenate([first, fresh], axis=-1), old)
     later = fails | (look.rise <= NEAR / (CELLS * TESTS)) & large & (again.rise <= level) & (again.effect > EFFECT)
     return Rate(int(fails.sum()), runs), Rate(int(later.sum()), runs)
-
-
-def recognised(runs: int, design: Design) -> tuple[Rate, Rate]:
-    """In how many runs the gate says that neighbouring seeds are alike, and that the baseline's tails are heavy."""
-    random = np.random.default_rng(2)
-    drawn = [
-        (design.draw(random, (CELLS, design.seeds)), design.draw(random, (CELLS, design.baseline))) for _ in range(runs)
-    ]
-    dependent = sum(dependence(new) <= DEPENDENT for new, _ in drawn)
-    return Rate(dependent, runs), Rate(sum(float(tail(old)) < TAIL for _, old in drawn), runs)
-
-
-def table(runs: int = 1_000, many: int = 4_000) -> str:
-    """Alarms and catches at several spreads, tails and numbers of seeds. many: of unchanged runs of
-    1% of spread, in which no alarm shows less than 1 in 1,000."""
-    heads = "seeds  spread  noise    given  baseline"
-    lines = [
-        f"{CELLS} cells of {TESTS} measures; {runs:,} or {many:,} runs a line; bounds at {CONFIDENCE:.0%} confidence",
-        f"{heads}  false alarms (at most)   second look  10% caught (at least)  after two looks  alike, heavy: said",
-    ]
-    spreads = [
-        (SEEDS, spread, draw, False, BASELINE)
-        for spread, draw in product((0.004, 0.01, 0.024), (normal, heavy, heavier))
-    ]
-    spreads += [(SEEDS, spread, normal, True, BASELINE) for spread in (0.004, 0.01, 0.024)]
-    dependent = [(SEEDS, 0.01, alike, paired, BASELINE) for paired in (False, True)]
-    fewer = [
-        (seeds, spread, normal, True, baseline)
-        for seeds, spread in product((1, 2, 3, 4, 6, 8), (0.01, 0.024))
-        for baseline in (BASELINE, seeds)
-    ]
-    for seeds, spread, draw, paired, baseline in (*spreads, *dependent, *fewer):
-        design = Design(paired, baseline, draw, seeds)
-        simulated = many if (seeds, spread, paired) == (SEEDS, 0.01, False) else runs
-        alarms, asked = false_alarms(np.full(CELLS, spread), simulated, design)
-        first, later = caught(np.array([spread]), 0.10, runs, design)
-        said = ", ".join(map(str, recognised(min(runs, 200), design))) if seeds > 1 else "one seed: said"
-        lines.append(
-            f"{seeds:5}  {spread:6.1%}  {draw.__name__:7}  {'same' if paired else 'fresh':5}  {baseline:8}"
-            f"  {alarms!s:>14} ({alarms.upper:.4f})  {asked.hits / asked.tries:13.4f}"
-            f"  {first.hits / runs:.4f} ({first.lower:.4f})  {later.hits / runs:.4f} ({later.lower:.4f})  {said}"
-        )
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    print(table())

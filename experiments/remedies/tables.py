@@ -47,7 +47,7 @@ def blocks(tables: Tables) -> dict[str, str]:
     pooled = chosen(real, tensor=TENSORS, rank=-1).groupby(["dtype", *KEYS, "world_size", "tensor"])["x_single_device"]
     largest = pooled.mean().groupby(["dtype", *KEYS, "world_size"]).max()["bfloat16"]
     published = seconds.xs((PUBLISHED, "", 2), level=("kernel", "precision", "world_size"))
-    messages, sent, own = _sent(tables)
+    messages, sent = _sent(tables)
     more = _more(costs)
     memory = more["peak_bytes"]["ring"].max()
     return {
@@ -77,7 +77,6 @@ def blocks(tables: Tables) -> dict[str, str]:
         f" {published['llama3'] / published['ring']:.1f} times a ring's, llama3_ring"
         f" {published['llama3_ring'] / published['ring']:.1f} times (",
         "sent": markdown(("", "2 ranks", "4", "8", "64"), sent),
-        "bytes": f"{own[2]:.2f} of a ring's at 2 ranks, {own[64]:.2f} at 64",
         "messages": f"{messages['llama3', 1][2]:.0f} where a ring of 2 ranks has {messages['ring', 0][2]:.0f}",
         "few": f"in {messages['llama3', 1][2]:.0f} messages",
         "llama3_error": f"{means['llama3', PUBLISHED, ''].max():.1f} times single device's error at 64 ranks",
@@ -109,8 +108,8 @@ def _more(costs: pd.DataFrame) -> pd.DataFrame:
     return two.xs(PARTIALS, level="precision") / two.xs("", level="precision") - 1
 
 
-def _sent(tables: Tables) -> tuple["pd.Series[float]", list[list[str]], "pd.Series[float]"]:
-    """Messages of a rank, forward and backward together; the lines of a table; bytes of llama3 over a ring's."""
+def _sent(tables: Tables) -> tuple["pd.Series[float]", list[list[str]]]:
+    """Messages of a rank, forward and backward together, and the lines of a table."""
     rows = tables.csv("remedies/bytes.csv").fillna(0)
     both = rows.groupby(["variant", "heads_stride", "world_size"])[["messages", "times_own_kv"]].sum()
     sent, messages = both["times_own_kv"], both["messages"]
@@ -124,4 +123,4 @@ def _sent(tables: Tables) -> tuple["pd.Series[float]", list[list[str]], "pd.Seri
         "messages: llama3, head stride 8": messages["llama3", 8],
     }
     text = [[name, *cells(numbers, (2, 4, 8, 64), ".0f")] for name, numbers in lines.items()]
-    return messages, text, sent["llama3", 1] / sent["ring", 0]
+    return messages, text

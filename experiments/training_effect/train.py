@@ -9,6 +9,8 @@ training.
 """
 
 import csv
+import math
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from multiprocessing import get_context
@@ -16,14 +18,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from accuracy.core.paths import PACKAGE
 from accuracy.runtime import arithmetic
 from accuracy.simulate.program import build_kernel
 from experiments.depth import plan
 from experiments.depth.attention import Attention, Exact, Ranks, known_to_autograd
-from experiments.depth.layers import rounding
-from experiments.training_effect.model import beginning, gradient, joined, loss
+from experiments.depth.layers import block, loss_of, rounding
 
 SUMS = ("out_accumulator", "dq_accumulator", "dkv_accumulator", "gradient_wire")
 WAYS = {
@@ -31,6 +33,8 @@ WAYS = {
     "ring, float32 sums": ("variant=te_p2p", "world_size=16", *(f"precision.{each}=accumulate" for each in SUMS)),
     "te_p2p": ("variant=te_p2p", "world_size=16"),
 }
+Weights = dict[str, Tensor]
+"""`embedding` (256, E), `head` (E, 256), `norm` (E), and `LAYER.NAME` as in `experiments.depth.layers`."""
 COLUMNS = ("size", "seed", "way", "step", "what", "value")
 
 
@@ -46,6 +50,41 @@ class Size(NamedTuple):
     steps: int
     processes: int
     rate: float
+
+
+def joined(files: Iterable[Path]) -> Tensor:
+    """uint8: the content of files, one after another."""
+    return torch.frombuffer(bytearray(b"".join(path.read_bytes() for path in files)), dtype=torch.uint8)
+
+
+def beginning(layers: int, heads: int, heads_kv: int, head_dim: int, device: str) -> Weights:
+    """Return the weights before training: variance 1 / fan-in, less for what joins the residual stream."""
+    width, keys = heads * head_dim, heads_kv * head_dim
+    shapes = {"query": (width, width), "key": (width, keys), "value": (width, keys), "output": (width, width)}
+    shapes |= {"gate": (width, 4 * width), "up": (width, 4 * width), "down": (4 * width, width)}
+    weights = {"embedding": torch.randn(256, width), "head": torch.randn(width, 256) / width**0.5}
+    weights["norm"] = torch.ones(width)
+    for layer, (name, shape) in product(range(layers), shapes.items()):
+        less = math.sqrt(2 * layers) if name in ("output", "down") else 1.0
+        weights[f"{layer}.{name}"] = torch.randn(shape) / shape[0] ** 0.5 / less
+    for layer, name in product(range(layers), ("attention_norm", "feed_forward_norm")):
+        weights[f"{layer}.{name}"] = torch.ones(width)
+    return {name: x.to(device).requires_grad_() for name, x in weights.items()}
+
+
+def loss(weights: Weights, words: Tensor, attention: Attention, head_dim: int) -> Tensor:
+    """Return the mean loss, in nats a byte, of predicting each byte of words (B, S + 1) from those before it."""
+    x = weights["embedding"][words[:, :-1]]
+    for layer in range(sum(name.endswith(".query") for name in weights)):
+        own = {name.partition(".")[2]: x for name, x in weights.items() if name.startswith(f"{layer}.")}
+        x = block(x, own, attention, head_dim)
+    return loss_of(x, weights["norm"], weights["head"], words[:, 1:])
+
+
+def gradient(weights: Weights, words: Tensor, attention: Attention, head_dim: int) -> Tensor:
+    """Return the gradient of the loss by all weights, as one vector."""
+    found = torch.autograd.grad(loss(weights, words, attention, head_dim), list(weights.values()))
+    return torch.cat([x.flatten() for x in found])
 
 
 SIZES = {

@@ -15,7 +15,6 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.package.installed import OURS
 from accuracy.runtime.sharding import join
-from accuracy.variant.join import FORMULAS
 from tests.contract.package.driving import case_of, results_of
 from tests.real_ranks import RealRanks
 
@@ -56,24 +55,3 @@ def test_on_gpus_its_twin_has_its_bits(gpus: RealRanks, variant: str, dtype: str
         names = NAMES[:2] if variant == GATHER and size > 2 else NAMES  # NCCL may add in another order
         found = {name: max(float((a[name] != b[name]).double().mean()) for a, b in pairs) for name in names}
         assert max(found.values()) <= (SHARE[dtype] if variant == P2P and COMPILED else 0.0), (size, found)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("variant", [P2P])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_compiled_merge_is_the_twin_s_formula(variant: str, dtype: torch.dtype) -> None:
-    """One hop of out and lse, a million elements: lse bit for bit, out but for the compiler's choice of fma."""
-    from accuracy.package import transformer_engine as its
-
-    generator = torch.Generator().manual_seed(0)
-    out, block = (torch.randn(1, 1024, 8, 128, generator=generator).to("cuda", dtype) for _ in range(2))
-    lse, block_lse = (torch.randn(1, 8, 1024, generator=generator).cuda() for _ in range(2))
-    pair = (x.transpose(1, 2).unsqueeze(-1) for x in (lse, block_lse))
-    joined, joined_lse = FORMULAS["rescaled" if COMPILED else "rescaled_twice"](out, next(pair), block, next(pair))
-    with its.in_place() as (module, _):
-        their_lse, theirs = lse.clone(), out.clone()
-        module.flash_attn_fwd_softmax_lse_correction(their_lse, block_lse)
-        module.flash_attn_fwd_incremental_out_correction(theirs, block, lse, their_lse, block_lse, 1)
-    assert torch.equal(joined_lse.squeeze(-1).transpose(1, 2), their_lse)
-    apart = float((joined.to(dtype) != theirs).double().mean())
-    assert apart <= (SHARE[str(dtype).removeprefix("torch.")] if COMPILED else 0.0)

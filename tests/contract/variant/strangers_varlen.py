@@ -1,6 +1,7 @@
 """Packed documents over ranks, as users write them after ring-flash-attention's functions; and each with a mistake."""
 
 import itertools
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -29,6 +30,7 @@ def _joined(parts):
 def ring(q: Tensor, k, v, cu_seqlens, max_seqlen, causal=False, softmax_scale=None, group=None, chunks=1):
     """Attend where a rank holds one part of every document, and cu_seqlens are the borders of the parts it holds."""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
+    chunks = 1 if size == 1 else chunks
     assert max_seqlen == int(cu_seqlens.diff().max())
     k, v = _gathered(group, k, v)
     found = []
@@ -59,10 +61,7 @@ def whole(q, k, v, cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, cu_
     return _joined(found)
 
 
-def whole_padding_is_counted(q, k, v, cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, cu_seqlens_q_padded,
-                             cu_seqlens_kv_padded, causal=False, softmax_scale=None, cp_group=None):  # fmt: skip
-    return whole(q, k, v, cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, cu_seqlens_q_padded,
-                 cu_seqlens_kv_padded, causal, softmax_scale, cp_group, counted=True)  # fmt: skip
+whole_padding_is_counted = partial(whole, counted=True)
 
 
 def whole_without_padding(q, k, v, cu_seqlens, max_seqlen, causal=False, softmax_scale=None, group=None):
@@ -70,9 +69,7 @@ def whole_without_padding(q, k, v, cu_seqlens, max_seqlen, causal=False, softmax
                  softmax_scale, group)  # fmt: skip
 
 
-def zigzag(q, k, v, cu_seqlens, max_seqlen, causal=False, softmax_scale=None, group=None):
-    chunks = 1 if dist.get_world_size(group) == 1 else 2
-    return ring(q, k, v, cu_seqlens, max_seqlen, causal, softmax_scale, group, chunks)
+zigzag = partial(ring, chunks=2)
 
 
 def llama3(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, heads_k_stride, local_k_slice,

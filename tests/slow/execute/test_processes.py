@@ -61,7 +61,6 @@ STUCK = "lock = ctypes.create_string_buffer(64); library = ctypes.{}(None); libr
 FAULTS = {  # what a variant does, and why its case has no numbers
     "killed": ("os.kill(os.getpid(), 9)", "the worker process was killed by signal 9 (Killed)"),
     "exits": ("os._exit(7)", "the worker process ended with status 7"),
-    "exits_well": ("os._exit(0)", "the worker process ended with status 0"),
     "crashes": ("ctypes.string_at(0)", "the worker process was killed by signal 11 (Segmentation fault)"),
     "calls_exit": ("raise SystemExit(3)", "SystemExit: 3 (parts/variant/calls_exit.py:10, in forward)"),
     "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", LATE),

@@ -3,13 +3,10 @@ from functools import partial
 from pathlib import Path
 
 import pandas as pd
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from accuracy import cli as command
-from accuracy.cli import job
 from accuracy.execute.run import folder_of
 from accuracy.execute.settle import read_settled
 from accuracy.measurement import provenance
@@ -78,19 +75,6 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing_and_a_run_ends_with_a_tabl
     assert about["started"] <= about["ended"]
     assert {*about["cases"]} == {*storage.finished_cases(storage.read_files(accuracy.folder / "run"))}
     assert about["provenance"]["packages"]["torch"]
-
-
-def test_a_run_reads_each_case_s_file_once(accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those that were there before it measures, of its own when it closes the plan; the summary reads all."""
-    words = (*SHORT, "output_dir=run")
-    assert accuracy(*words, "seed=[0,1]").status == 0
-    read: list[str] = []
-    file, dataset = pq.ParquetFile, ds.dataset
-    monkeypatch.setattr(pq, "ParquetFile", lambda path, **how: read.append(path.stem) or file(path, **how))
-    monkeypatch.setattr(ds, "dataset", lambda paths, **how: read.extend(p.stem for p in paths) or dataset(paths, **how))
-    monkeypatch.setattr(job, "outcome_text", lambda outcome: "")
-    assert accuracy(*words, "seed=[0,1,2]").status == 0
-    assert sorted(read) == sorted(path.stem for path in (accuracy.folder / "run" / "results").iterdir())
 
 
 def test_the_driver_is_the_one_that_the_kernel_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

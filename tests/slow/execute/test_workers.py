@@ -3,7 +3,6 @@
 import itertools
 import math
 import os
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,33 +31,6 @@ ONE = ("variant=ring", "world_size=2", "dtype=float32", "seed=0")
 
 def cases(*words: str) -> list[Case]:
     return measuring.cases(*TINY, "device=cpu", "variant=[ring,zigzag]", *words)
-
-
-def simulated(given: list[Case], workers: int, reference: float) -> tuple[list[Case], float]:
-    """What workers measure whose references and cases take given seconds, and when the last one ends."""
-    schedule = Queue(given)
-    at: dict[int, object] = {}
-    ends: dict[int, float] = {}  # of the worker's case
-    measured: list[Case] = []
-    now = 0.0
-    while len(measured) < len(given) or ends:
-        for worker in sorted(set(range(workers)) - set(ends)):
-            if (case := schedule.take(worker)) is not None:
-                ends[worker] = now + 1.0 + reference * (at.get(worker) != shared(case))
-                at[worker] = shared(case)
-                measured.append(case)
-        now = ends.pop(min(ends, key=lambda each: ends[each]))
-    return measured, now
-
-
-def test_every_case_is_measured_once_and_workers_are_busy_to_the_end() -> None:
-    """All but the last case of each worker: no schedule of whole cases can promise more."""
-    for workers, seeds, reference in ((1, 1, 1.5), (2, 1, 0.25), (4, 1, 0.25), (4, 6, 0.25), (7, 3, 9.0)):
-        given = cases(f"seed={[*range(seeds)]}", "world_size=[1,2,3,4,6,8,12]")
-        (_, one), (measured, many) = (simulated(given, number, reference) for number in (1, workers))
-        assert Counter(case.id for case in measured) == {case.id: 1 for case in given}
-        references = reference * seeds  # a worker may have to compute the reference of every group
-        assert many <= one / workers + 1.0 + references
 
 
 def test_a_worker_keeps_its_references_and_the_largest_cases_come_first() -> None:

@@ -109,7 +109,7 @@ def test_assert_accurate_takes_what_was_said_and_tells_what_was_not(
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            accuracy.assert_accurate(attention_of(product), dtype="float32", world_size=1, arithmetic=arithmetic)
+            accuracy.assert_accurate(attention_of(product), **SMALL, arithmetic=arithmetic)
             assert passes
         except AssertionError:
             assert not passes
@@ -160,6 +160,7 @@ def test_keys_that_are_counted_twice_are_no_arithmetic(few_grids: None) -> None:
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
         return torch.einsum("bhqk,bkhd->bqhd", (scores - scores.logsumexp(-1, keepdim=True)).exp(), v)
 
-    found = accuracy.diagnose(counted, world_size=1, mask="full", device="cpu", dtype=["float32", "float64"])
+    how = {**SMALL, "dtype": ["float32", "float64"], "mask": "full"}
+    found = accuracy.diagnose(counted, **how)
     assert found.label == LOGIC
     assert not found.results["options"].str.contains("arithmetic").any()

@@ -17,6 +17,7 @@ from tests.slow.foreign.functions import FAULTY, HEALTHY, RUN_TO_RUN, eager, eag
 from tests.unit.fault import rates
 
 SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16, "device": "cpu"}
+FEW_TOKENS = {"seqlen": 64, "heads": 2, "heads_kv": 1, "head_dim": 16, "device": "cpu"}
 pytestmark = pytest.mark.xdist_group("foreign")
 
 
@@ -155,7 +156,7 @@ def test_a_case_that_is_wrong_once_is_no_condition(few_grids: None) -> None:
         called.add(key)
         return (1.5 * out if wrong else out), lse
 
-    found = accuracy.diagnose(first_call, device="cpu")
+    found = accuracy.diagnose(first_call, **FEW_TOKENS)
     assert (found.is_bug, "mask=full" in found.sentence) == (True, False), found.sentence
     assert found.sentence.startswith("out differs from run to run")
 
@@ -171,7 +172,8 @@ def test_float32_inside_is_a_fact_on_all_inputs_in_float64_and_hides_no_fault(fe
         return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v).to(q.dtype)
 
     right, wrong = (
-        accuracy.diagnose(fn, device="cpu", dtype=["float32", "float64"], world_size=1) for fn in (eager_out, clamped)
+        accuracy.diagnose(fn, **FEW_TOKENS | {"seqlen": 192}, dtype=["float32", "float64"], world_size=1)
+        for fn in (eager_out, clamped)
     )
     assert (right.label, right.is_bug) == (ROUNDING, False), right.sentence
     assert {*wrong.verdicts.query("tensor == 'out' and seqlen == 192 and label == 'logic'")["dtype"]} == {*FINE}
@@ -208,7 +210,7 @@ def test_a_window_that_is_a_number_may_count_the_query_s_own_key_or_not(
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
         return torch.einsum("bhqk,bkhd->bqhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
 
-    found = accuracy.diagnose(windowed, device="cpu", dtype=["float32", "float64"])
+    found = accuracy.diagnose(windowed, **FEW_TOKENS, dtype=["float32", "float64"])
     assert "window=10" in " ".join(found.results["mask"])
     assert found.is_bug == (counts is None), found.sentence
     assert any((counts or "either side") in line for line in found.evidence)
@@ -226,7 +228,7 @@ def test_a_window_that_is_wrong_in_bfloat16_alone_is_named_with_no_other_conditi
         weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
         return torch.einsum("bhqk,bkhd->bqhd", weights, v.float()).to(q.dtype)
 
-    found = accuracy.diagnose(short, device="cpu")
+    found = accuracy.diagnose(short, **FEW_TOKENS)
     assert found.is_bug
     assert "wrong in bfloat16 and right in float32 and float64" in found.sentence
     assert "only with mask=causal,window=10 (" in found.sentence, found.sentence

@@ -15,16 +15,6 @@ from tests.slow.foreign import ring
 pytestmark = pytest.mark.xdist_group("foreign")
 SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16}
 RINGS: dict[str, Callable[..., Any]] = {"right": ring.right, "wrong": ring.wrong_from_three_ranks_on}
-SCRIPT = f"""
-import accuracy
-from accuracy.config import resolve
-from tests.slow.foreign import ring
-
-resolve.MOST_PAIRS_AGAIN = 2**18
-found = accuracy.diagnose(ring.wrong_from_three_ranks_on, dtype="bfloat16", **{SMALL})
-ran = sorted(set(found.results.loc[found.results["status"] == "ok", "world_size"]))
-print(f"<{{found.label}} {{found.is_bug}} {{ran}}>", flush=True)
-"""
 
 
 @pytest.mark.parametrize("name", RINGS)
@@ -50,26 +40,19 @@ def test_by_the_command(words: tuple[str, ...], name: str, accuracy: CommandLine
     assert ("dk and dv are wrong" in done.out) == (name == "wrong"), done.out
 
 
-@pytest.mark.stress
-def test_by_a_script_under_torchrun(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "script.py")
-    done = python(*words, folder=tmp_path, OMP_NUM_THREADS="1")
-    assert re.findall(r"<(\w+) (\w+) (.*?)>", done.stdout) == [("logic", "True", "[1, 2, 3]")] * 3, done
-
-
 PICKY = """
 import accuracy, torch
 from accuracy.config import resolve
 from tests.golden.ring import ring
+from tests.measuring import few_grids
 
 def picky(q, k, v, *, causal, softmax_scale, group):
     if q.element_size() != 2 or not causal or q.shape[3] < 64:
         raise ValueError("bfloat16 and float16, causal, head_dim 64 or more")
     return ring(q, k, v, causal=causal, softmax_scale=softmax_scale, group=group)
 
-resolve.MOST_PAIRS_AGAIN = 2**18
-found = accuracy.diagnose(picky, seqlen=96, heads=4, heads_kv=2, device="cpu")
+resolve.MOST_PAIRS_AGAIN, resolve.with_given = 2**18, few_grids("shape_pairs", "shape_one")
+found = accuracy.diagnose(picky, seqlen=32, heads=4, heads_kv=2, device="cpu")
 failed = found.results[(found.results["status"] == "failed") & ~found.results["dtype"].isin(["float32", "float64"])]
 refused = any("mask=full" in each and "head_dim=8" in each for each in found.evidence)
 print(f"<{found.label} {len(failed)} {refused}>", flush=True)

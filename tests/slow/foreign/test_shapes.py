@@ -30,11 +30,21 @@ def of_any_dtype(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale
     return ((visible(scores) if causal else scores).softmax(-1) @ v.float()).transpose(1, 2).to(q.dtype)
 
 
-def of_16_bits(q: Tensor, k: Tensor, v: Tensor, **how: object) -> Tensor:
-    """Attention that refuses all but 16 bits, as flash-attn does."""
-    if q.element_size() != 2:
-        raise RuntimeError("only fp16 and bf16")
-    return of_any_dtype(q, k, v, causal=bool(how["causal"]), softmax_scale=float(str(how["softmax_scale"])))
+def but_not(refused: Callable[[Tensor, Tensor, bool], bool]) -> Callable[..., Tensor]:
+    """Attention that raises where something holds of q, k and causal."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
+        if refused(q, k, causal):
+            raise RuntimeError("not supported")
+        return of_any_dtype(q, k, v, causal=causal, softmax_scale=softmax_scale)
+
+    return attention
+
+
+of_16_bits = but_not(lambda q, k, causal: q.element_size() != 2)  # as flash-attn
+of_tiles = but_not(lambda q, k, causal: (
+    q.element_size() != 2 or q.shape[3] not in (64, 128) or q.shape[1] % 128 > 0 or not causal))  # fmt: skip
+of_one_key_head = but_not(lambda q, k, causal: k.shape[2] != 1 or q.shape[3] != 128)
 
 
 def of_one_mask(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float) -> Tensor:
@@ -42,20 +52,6 @@ def of_one_mask(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float) -> Ten
     if q.dtype == torch.float64 or q.shape[3] < 16:
         raise RuntimeError("not supported")
     return of_any_dtype(q, k, v, causal=False, softmax_scale=softmax_scale)
-
-
-def of_few_head_dims(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
-    """Attention with a causal mask that refuses lengths and head dims that its tiles do not divide."""
-    if q.shape[3] not in (64, 128) or q.shape[1] % 128 or not causal:
-        raise RuntimeError("not supported")
-    return of_16_bits(q, k, v, causal=causal, softmax_scale=softmax_scale)
-
-
-def of_one_key_head(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
-    """Multi-query attention that takes one head dim alone."""
-    if k.shape[2] != 1 or q.shape[3] != 128:
-        raise RuntimeError("not supported")
-    return of_any_dtype(q, k, v, causal=causal, softmax_scale=softmax_scale)
 
 
 def of_its_own_scale(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
@@ -90,7 +86,7 @@ def of_eight_heads(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_sca
         (of_any_dtype, {}, 54, set()),
         (of_16_bits, {}, 52, set()),
         (of_one_mask, {"mask": "full"}, 32, {"head_dim=8"}),
-        (of_few_head_dims, {}, 37, {*(f"head_dim={dim}" for dim in (8, 16, 24, 32, 40)), "mask=full",
+        (of_tiles, {}, 37, {*(f"head_dim={dim}" for dim in (8, 16, 24, 32, 40)), "mask=full",
                                     *(f"seqlen={length}" for length in (40, 43, 48, 96, 192))}),
         (of_one_key_head, {}, 60, {*(f"head_dim={dim}" for dim in (8, 16, 24, 32, 40, 64)), "heads_kv=2"}),
         (of_its_own_scale, {}, 60, set()),
@@ -108,7 +104,7 @@ def test_a_function_meets_few_shapes_and_is_asked_what_it_refuses(
     cases, not_taken = planned(function, monkeypatch, **how)
     assert {str(each.unsupported).removeprefix("not taken: ").partition(" ")[0] for each in not_taken} == refused
     assert len(cases) >= 40
-    takes_few_queries = function not in (of_few_head_dims, of_eight_heads)
+    takes_few_queries = function not in (of_tiles, of_eight_heads)
     assert any(each.problem.seqlen > 32_768 for each in cases) == takes_few_queries
     sweep = {(*sizes(each.problem), each.dtype, each.problem.causal, each.problem.softmax_scale) for each in cases}
     every = CALLED | {(*each[:-1], round(each[-1], 6)) for each in sweep}

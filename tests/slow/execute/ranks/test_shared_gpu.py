@@ -94,7 +94,7 @@ FAULTS = {
         "await changed(rank, q)", "rank 1: RuntimeError: rank 1 wrote to a tensor on its way, before it waited",
     ),
 }  # fmt: skip
-ON_A_GPU_ALONE = ("is_stopped", "segfaults")
+ON_A_GPU_ALONE = ("raises", "is_stopped", "hangs", "segfaults")
 CHANGED = """
 async def changed(rank, q):
     group = rank.world.group
@@ -106,7 +106,7 @@ async def changed(rank, q):
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_rank_that_fails_on_a_shared_device_costs_its_case_alone(tmp_path: Path, device: str) -> None:
-    """Over the CPU's processes two deaths are left out, which end there as over gloo (`test_agent`)."""
+    """Over the CPU's processes four faults are left out, which end there as over gloo (`test_agent`)."""
     faults = {name: each for name, each in FAULTS.items() if device == "cuda" or name not in ON_A_GPU_ALONE}
     for name, (statement, _) in faults.items():
         planting.first(tmp_path / "mine", name, f"if rank.world.rank == 1: {statement}")

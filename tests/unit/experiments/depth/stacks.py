@@ -1,7 +1,5 @@
 """Tiny stacks, planned and measured inside one process."""
 
-from collections.abc import Sequence
-
 import pandas as pd
 
 from accuracy.core.case import Case
@@ -25,14 +23,7 @@ def one(*overrides: str) -> tuple[Case, Stack]:
     return each.case, each.stack
 
 
-def both(plans: Sequence[Planned]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of stacks, and those of the log-probabilities of two paths."""
+def measured(*overrides: str) -> pd.DataFrame:
     configuration, _ = plan.planned(plan.composed([*SMALL, "world_size=1"]))
     measurer = Measurer(configuration, "own")
-    found = [measurer.measure(each) for each in plans]
-    rows, words = ([row for each in found for row in each[place]] for place in (0, 1))
-    return pd.DataFrame(rows), pd.DataFrame(words)
-
-
-def measured(*overrides: str) -> pd.DataFrame:
-    return both(planned(*overrides))[0]
+    return pd.DataFrame([row for each in planned(*overrides) for row in measurer.measure(each)])

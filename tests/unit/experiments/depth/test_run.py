@@ -40,6 +40,13 @@ def test_a_mistake_is_one_line_and_nothing_is_written(tmp_path: Path, capsys: py
         assert not (tmp_path / "run").exists(), words
 
 
+def test_two_paths_have_no_place_in_a_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [word for word in STACK if not word.startswith(("variant", "world_size"))]
+    given = [*words, "path_a=ring@2+eager", "path_b=eager", f"output_dir={tmp_path / 'run'}"]
+    assert command.main(given) == USAGE_ERROR
+    assert "path_b=" in line_of(capsys, command.COMMAND)
+
+
 def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [*STACK, f"output_dir={tmp_path}"]
     healthy, begun = Measurer.measure, []
@@ -58,13 +65,6 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.
     rows = table.read(tmp_path)
     assert set(rows["case_id"]) == set(begun)
     assert rows["x_single_device"].notna().all()
-
-
-def test_two_paths_have_log_probabilities(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [word for word in STACK if not word.startswith(("variant", "world_size"))]
-    assert command.main([*words, "path_a=ring@2+eager", "path_b=eager", f"output_dir={tmp_path}"]) == 0
-    assert "log-probabilities of the next words" in capsys.readouterr().out
-    assert table.read_logprobs(tmp_path)["depth"].tolist() == [1, 2]
 
 
 def test_lean_tables_get_their_ratios_back(tmp_path: Path) -> None:
