@@ -136,28 +136,6 @@ def test_a_wrong_merge_is_named(name: str) -> None:
         accuracy.assert_merge_close(merge, *partials(torch.bfloat16, spread=2.0), **how)
 
 
-def test_what_cannot_be_merged_is_said_in_a_line() -> None:
-    outs, lses = partials(torch.bfloat16)
-    for given, says in (
-        ((weighted, outs, lses.transpose(-1, -2)), "of these partial_outs it is"),
-        ((weighted, outs, lses.masked_fill(lses == -math.inf, math.inf)), "flash-attn 2 writes inf"),
-        ((weighted, outs, lses.nan_to_num(neginf=0.0)), "not finite where their lse is"),
-        ((weighted, None, lses), "partial_outs must be a tensor"),
-        ((lambda *given: None, outs, lses), "is no merge"),
-        ((weighted, outs[0, 0], lses[0, 0]), "N, ..., S, H, D"),
-        ((weighted, outs, lses.to("meta")), "partial_lses is on meta and partial_outs on cpu"),
-        ((weighted, [outs[0], outs[1].to("meta")], lses), "of one shape on one device"),
-        ((outs[0].to("meta"), outs, lses), "out is on meta"),
-        ((outs[0].float().numpy(), outs, lses), "ndarray is no merge"),
-    ):
-        with pytest.raises(accuracy.ConfigError, match=says):
-            accuracy.assert_merge_close(*given)
-    with pytest.raises(accuracy.ConfigError, match=r"sinks are a list; of \d heads give a tensor"):
-        accuracy.assert_merge_close(weighted, outs, lses, sinks=[0.0])  # type: ignore[arg-type]
-    with pytest.raises(accuracy.ConfigError, match=r"allowed: math\.e, 2"):
-        accuracy.assert_merge_close(weighted, outs, lses, base=10)
-
-
 def test_the_reference_is_attention_over_all_keys() -> None:
     """Of partials that are attention over parts of the keys; a sink is one key more, whose value is 0."""
     generator = torch.Generator().manual_seed(1)
