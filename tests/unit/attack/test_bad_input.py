@@ -24,47 +24,6 @@ MAINS: dict[str, Callable[[Sequence[str]], object]] = {
     "accuracy reduce": reduce.main, "accuracy tolerance": tolerance.main,
 }  # fmt: skip
 HUGE = "9" * 400
-NEVER = ["[[]]", "{a:1}", "[1,[2]]", "[", "]", "{", "'", "${nope}", "${oc.env:NO_SUCH_VARIABLE}", "[]]", "a,b", "\\"]
-"""Values that are right nowhere: nested, unbalanced, of nothing."""
-TEXTS = ["''", "'\x1b[31m'", "'two\nlines'", "../x", "/", "no_such_word", "'  '", "é", "'\x00'", "\u2028", "%n"]
-NO_NAME = ["'\x1b[31m'", "../x", "nan", "true", "[nan]", "[null]"]
-WRONG = {  # keys: values that are wrong there, beside those that are right nowhere
-    "world_size seed problem.batch problem.heads problem.head_dim problem.seqlen problem.window problem.seqlen_q"
-    " reruns.repeat": [
-        *TEXTS, "true", "nan", "inf", "-inf", "1e400", "0.5", "-1", "-" + HUGE, HUGE, "{}", "[nan]", "[-1]",
-    ],
-    "threads workers": [*TEXTS, "true", "nan", "inf", "0.5", "-1", HUGE, "{}", "[1,2]", "null", "0"],
-    "reruns.poison reruns.unwaited reruns.future reruns.trace reruns.explain conditions report dry_run"
-    " world.simulated.batched": [*TEXTS, "nan", "0.5", "-1", HUGE, "null", "[true]", "2", "{}", "yes please"],
-    "dtype unusable device reference.method problem.mask variant.ring.sharding"
-    " precision.merge precision.wire": [*TEXTS, "nan", "inf", "-1", HUGE, "true", "{}", "[null]", "[nan]"],
-    "problem.softcap problem.softmax_scale problem.documents inputs.gaussian.std case_seconds"
-    " reference.min_seconds": [*TEXTS, "true", "nan", "-inf", "-1", "-" + HUGE, "{}", "[true]", "'1'"],
-    "name": ["''", "/", "a/b", "null", "é/", "2", *NO_NAME],
-    "output_dir reference.folder": ["''", "'  '", "true", "nan", "inf", "[a,b]", "{}", "'\x1b[31m'", "'a\x00b'",
-                                    "'two\nlines'", "0.5"],
-    "variant kernel inputs problem precision world experiment variant.ring.forward variant.ring.backward": [
-        "no_such_word", "-1", HUGE, "ring/../zigzag", *NO_NAME,
-    ],
-    "also reference reruns observers": ["3", "nan", "true", "no_such_word", "[1]", "''", "{no_such_key:{}}"],
-    "kernel.auto.candidates kernel.auto variant.ring inputs.gaussian": [
-        "3", "nan", "no_such_word", "../x", "[../x]", "no.such", "{no_such_key:1}",
-    ],
-}  # fmt: skip
-REMOVED = "also seed dtype world_size inputs precision name reference.method problem.seqlen kernel.auto"
-BAD = [f"{key}={value}" for keys, values in WRONG.items() for key in keys.split() for value in (*NEVER, *values)
-       if not (key in ("output_dir", "reference.folder") and value == "\\")]  # fmt: skip
-MEASURE = st.one_of(
-    st.sampled_from(BAD),
-    st.from_regex(r"\A[a-z]{3,8}_[a-z]{3,8}(\.[a-z]{1,5})?\Z").map(lambda key: f"{key}=1"),
-    st.tuples(st.sampled_from(["", "experiment=diagnose ", "experiment=demo "]), st.sampled_from(REMOVED.split())).map(
-        "~".join
-    ),
-    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="=\x00"), min_size=1, max_size=12).map(
-        "--no-such-{}".format
-    ),
-)
-"""A bad word, or an experiment and a bad word, for `accuracy`."""
 BLANKS = {
     "{place}": ["", "nowhere", "/dev/null", "/dev/null/x", "../nowhere", "\x1b[31m", "a\nb", "x" * 300, "x\x00y"],
     "{number}": ["-5", "0", "nan", "1.5", "", HUGE, "-" + HUGE, "²", "1e3x", "\x1b", "0x10", "ten"],
@@ -108,18 +67,6 @@ def assert_refused(answer: Answer, name: str, words: Sequence[str], before: floa
     assert len(answer.err) < 4000, said  # the names of all planted faults
 
 
-def test_a_bad_word_of_accuracy_is_told_in_one_line(accuracy: CommandLine, stress: bool) -> None:
-    accuracy(*TINY, "device=cpu", "dry_run=true")  # imports torch
-
-    @settings(EXAMPLES, max_examples=600 if stress else 3)
-    @given(MEASURE)
-    def refused(bad: str) -> None:
-        words = [*TINY, "device=cpu", *(bad.split(" ") if "experiment" in bad else [bad])]
-        before = time.process_time()
-        assert_refused(accuracy(*words), "accuracy", [bad], before)
-        assert list(accuracy.folder.iterdir()) == []
-
-    refused()
 
 
 def test_bad_words_of_the_other_commands_are_told_in_one_line(

@@ -20,7 +20,6 @@ from accuracy.kernel.eager import Eager
 from accuracy.kernel.torch_math import TorchMath
 from accuracy.reference.float64 import attention
 from tests.unit.bound import memory_efficient
-from tests.unit.bound.apart import apart
 from tests.unit.bound.test_bounds import HOW, TENSORS, beyond, drawn, results
 
 PROBLEM = Problem(1, 256, 4, 4, 64, "causal", 64**-0.5)
@@ -37,19 +36,17 @@ def rounding(reads: str, dtype: str) -> policy.Policy:
 @pytest.mark.parametrize("inputs", PEAKED)
 @pytest.mark.parametrize("reads", KERNELS)
 def test_it_is_near_and_holds_where_rows_are_nearly_one_hot(reads: str, inputs: str, dtype: str) -> None:
-    """Median over the root mean square of a row's errors, in rows that are neither tied nor one-hot: at most 15 in the
-    sweep of experiments/tolerances (256 tokens, 64 dims), here at most 16.3 (float32, rising_maxima, torch_math)."""
+    """Median over the root mean square of a row's errors: at most 16.4 here (float32, rising_maxima, torch_math); on
+    peaked inputs, where a third of the rows are one-hot and round less, 21.2 (float32, out of torch_math)."""
     tensors, reference = drawn(inputs, dtype)
     q, k, v, dout = tensors.tensors
     bound = bounds(q, k, v, dout, reference, rounding(reads, dtype), **HOW)
     found = results(KERNELS[reads], tensors)
     assert not beyond(found, reference, bound, certain=False)
-    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-    shown = apart(q, k, v, dout, HOW["scale"])
     for name in ("out", "dq"):
         error = found[name].double() - getattr(reference, name)
         ratio = bound[name].likely(1e-6) / error.square().mean(-1, keepdim=True).sqrt()
-        assert float(ratio[~shown[name].expand_as(ratio)].nanmedian()) <= 17, name
+        assert float(ratio.nanmedian()) <= 22, name
     unknown = bounds(*tensors.tensors, reference, rounding("anything", dtype), **HOW)
     assert reads == "weights" or all(torch.equal(bound[name].certain, unknown[name].certain) for name in TENSORS)
 

@@ -153,13 +153,6 @@ def test_any_field_that_changes_numbers_changes_the_id_which_does_not_know_where
     assert here.id == there.id != case.id
 
 
-def test_other_cases_beside_it_leave_a_case_its_numbers() -> None:
-    metrics = [name for name in METRICS if name != "repeats_size"]  # which only reruns have
-    alone = measure("variant=ring", "world_size=2", "dtype=float32", "seed=1", "conditions=true")
-    grid = ("variant=[zigzag,ring]", "world_size=[1,2]", "dtype=[bfloat16,float32]", "seed=[0,1]")
-    crowd = measure("conditions=true", *grid)
-    among = crowd[crowd["case_id"].isin(alone["case_id"])]
-    assert among[metrics].to_numpy().tobytes() == alone[metrics].to_numpy().tobytes()
 
 
 def test_dtypes_have_the_names_that_others_give_them() -> None:

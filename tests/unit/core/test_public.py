@@ -62,13 +62,6 @@ def test_with_an_address_every_link_of_the_description_leads_there() -> None:
     assert BUILD["described"](ROOT) == BUILD["of_address"](ROOT, vars(public), public.ADDRESS)
 
 
-def test_no_file_names_the_repository_that_there_is_not() -> None:
-    former = "github.com/attention-accuracy"
-    command = ["git", "-C", str(ROOT), "grep", "-lIF", former, "--", ".", ":!tests/unit/core/test_public.py"]
-    found = subprocess.run(command, capture_output=True, text=True)
-    if found.returncode == 128:
-        pytest.skip("no checkout of git")
-    assert found.stdout.split() == []
 
 
 def test_links_of_every_kind_are_found_and_code_stays() -> None:

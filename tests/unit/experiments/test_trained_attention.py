@@ -82,13 +82,5 @@ def test_every_block_is_filled_and_llama3_s_out_is_single_device_s(table: pd.Dat
     np.testing.assert_array_equal(gathered["error_rel"], gathered["single_device_rel"])
 
 
-def test_a_claim_about_rows_falls_with_a_planted_row(table: pd.DataFrame) -> None:
-    healthy = {claim.statement: claim.holds for claim in judge("trained_attention", table)}
-    ring = table["variant"].eq("ring") & table["tensor"].eq("out")
-    spoiled = table.assign(row_worst=table["row_worst"].where(~ring, 10 * table["single_device_row_worst"]))
-    changed = [each.statement for each in judge("trained_attention", spoiled) if each.holds != healthy[each.statement]]
-    assert ["worst row" in each for each in changed] == [True]
 
 
-def test_a_replay_s_table_has_no_claims(table: pd.DataFrame) -> None:
-    assert judge("trained_attention", table.drop(columns="x_worst_rank")) == []

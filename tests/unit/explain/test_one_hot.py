@@ -114,9 +114,3 @@ def test_other_inputs_and_more_tokens_than_a_row_tells_apart_are_not_counted() -
         assert [bool(rows) for rows in measured(*broken, *words)] == [counted]
 
 
-def test_a_row_is_a_unit_vector_and_no_two_of_a_group_are_alike() -> None:
-    drawn = {name: one_hot(np.random.default_rng(0), (1, 16, heads, 64), name)[0].reshape(-1, 64)
-             for name, heads in {"q": 2, "k": 1, "dout": 2}.items()}  # fmt: skip
-    for x in drawn.values():
-        assert (x @ x.T == np.eye(len(x))).all()
-    assert not (drawn["q"] @ drawn["k"].T).any()

@@ -72,16 +72,6 @@ def test_a_state_that_the_kernel_carries_is_seen_after_every_block() -> None:
     assert outside(found).empty, outside(found).head().to_string()
 
 
-def test_an_attention_that_needs_ranks_of_its_own_has_no_steps() -> None:
-    fn = f"variant.fn={Path(__file__).parents[3] / 'tests/contract/variant' / 'somebody.py'}:contiguous"
-    case = case_of(*TINY, "variant=callable", fn, "world=processes", "world_size=1", "reruns.trace=true")
-    pool = RealRanks((1,), "gloo", timeout=600.0)
-    try:
-        found = pipeline(pool.run).measure(case)
-    finally:
-        pool.close()
-    assert found.rows[0]["status"] == "ok", found.rows[0]["reason"]
-    assert not found.table("steps")
 
 
 def test_the_band_is_between_rounding_and_faults() -> None:

@@ -143,21 +143,5 @@ def test_the_headline_names_the_seed_and_a_result_before_what_follows_from_it(
     assert "seed 5 is +" in headline
 
 
-def test_a_matrix_without_a_single_device_is_told_over_the_floor(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for variants, name in ((("ring",), "x floor"), (("single_device", "ring"), "x single device")):
-        check.main([str(write_run(tmp_path, MadeUp(variants=variants)))])
-        assert name in capsys.readouterr().out.splitlines()[3]
 
 
-def test_what_to_do_is_in_the_text_and_diagnoses_a_function_of_somebodys(gate: Gate, out: Path) -> None:
-    def wrong(about: dict, rows: list[dict]) -> list[dict]:
-        bad = [{**with_error(row, 0.3, row["single_device_rel"]), "error_max": 0.3, "error_rms": 0.3} for row in rows]
-        mine = {"variant": "mine", "options": "fn=a.py:mine,layout=bshd", "sharding": "contiguous"}
-        return [{**row, **mine} for row in bad] if about["variant"] == "ring" else rows
-
-    said = gate(MadeUp(change=wrong), against=None)
-    command = "accuracy experiment=diagnose variant=callable variant.callable.fn=a.py:mine variant.callable.layout=bshd"
-    assert (said.status, f"{command} variant.sharding=contiguous names the step." in said.out) == (5, True), said.out
-    assert "- Mend it, or accept a run of 24 seeds: " in (out / "comment.md").read_text()

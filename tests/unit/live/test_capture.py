@@ -107,14 +107,6 @@ def test_what_is_not_allowed_is_one_line(tmp_path: Path) -> None:
         assert (line in str(caught.value), "\n" in str(caught.value)) == (True, False)
 
 
-def test_a_file_states_its_own_shapes_and_its_mask(tmp_path: Path) -> None:
-    model = Model(attend)
-    with accuracy.capture(model, tmp_path, functions=["tests.unit.live.model:attend"]):
-        model(torch.zeros(1, 48, dtype=torch.long)).sum().backward()
-    accuracy.capture.wait()
-    facts = facts_of(next(tmp_path.glob("*.safetensors")))
-    assert (facts.documents, facts.causal, facts.scale, facts.layout) == ((20, 28), True, 0.25, "bshd")
-    assert (facts.shapes["q"], facts.shapes["lse"]) == ((1, 48, 4, 16), (1, 4, 48))
 
 
 @pytest.mark.gpu

@@ -43,16 +43,6 @@ def test_the_page_stands_alone_and_every_chart_has_a_text(page: str) -> None:
         assert page_check.charts_without_text(page.replace(good, bad))
 
 
-def test_colours_follow_the_page_into_the_dark_and_markers_point_to_what_they_repeat(page: str) -> None:
-    drawn = page[page.index("<main") : page.index("</main>")]
-    assert "var(--series-" in drawn
-    assert "#fe0" not in drawn
-    assert "stroke:#" not in drawn.replace(" ", "")
-    axes = drawing.new_axes("title", "x")
-    axes.plot([1, 2], [1, 2], marker="o", color=drawing.INK)
-    svg = to_svg(axes, "name", "title", "description")
-    pointed, defined = (set(re.findall(rf'{name}="#?(name-\d+)"', svg)) for name in ("href", " id"))
-    assert pointed == defined != set()
 
 
 def test_the_page_needs_no_torch_and_its_bytes_are_the_same_again(folder: Path, page: str, tmp_path: Path) -> None:

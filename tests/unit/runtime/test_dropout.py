@@ -23,13 +23,6 @@ def test_numbers_are_those_of_the_published_generator() -> None:
     assert [x % 2**64 for x in _mixed(places).tolist()] == expected
 
 
-@pytest.mark.parametrize("sharding", SHARDINGS)
-def test_a_shard_s_mask_is_a_part_of_the_whole(sharding: str) -> None:
-    """Of two ranks, items of the batch from the second on and heads from the third on."""
-    tokens = token_map(sharding, 48, 2)
-    part = Dropout(0.3, 7).at(tokens[1], tokens[0]).of_heads(2).block(slice(3, 9), slice(5, 20))
-    rows, columns = tokens[1][3:9], tokens[0][5:20]
-    assert torch.equal(part.kept(range(1, 2), 2, LIKE), whole()[1:2, 2:4][:, :, rows][..., columns])
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])

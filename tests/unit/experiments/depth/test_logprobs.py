@@ -60,17 +60,8 @@ def test_a_wrong_path_is_outside_and_further_from_float64(wrong: pd.DataFrame) -
     assert (wrong["attention_b"] > 3 * wrong["rest"]).all()
 
 
-def test_a_depth_is_the_stack_of_so_many_layers() -> None:
-    """Same weights and words: the layers below a head do not depend on those above it; words are drawn anew."""
-    deep, shallow = (words("path_a=ring@2+eager", "path_b=decode+eager", f"stack.layers={n}") for n in (3, 1))
-    assert deep.loc[1].drop("case_id").to_dict() == shallow.loc[1].drop("case_id").to_dict()
 
 
-def test_float16_is_nearer_than_bfloat16() -> None:
-    """11 bits for 8: a factor of 8, of which half is asked."""
-    coarse, fine = (words("path_a=zigzag@3+eager", "path_b=decode+eager", f"dtype={each}") for each in
-                    ("bfloat16", "float16"))  # fmt: skip
-    assert (coarse["rms"] > 4 * fine["rms"]).all()
 
 
 def test_a_function_and_a_path_a_without_a_backward_are_refused() -> None:

@@ -67,9 +67,3 @@ def test_two_paths_have_log_probabilities(tmp_path: Path, capsys: pytest.Capture
     assert table.read_logprobs(tmp_path)["depth"].tolist() == [1, 2]
 
 
-def test_lean_tables_get_their_ratios_back(tmp_path: Path) -> None:
-    assert command.main([*STACK, f"output_dir={tmp_path}"]) == 0
-    whole = table.read(tmp_path)
-    lean = pd.read_parquet(tmp_path / table.FILE).drop(columns=["x_exact", "x_single_device"])
-    lean.to_parquet(tmp_path / table.FILE)
-    pd.testing.assert_frame_equal(table.read(tmp_path), whole)
