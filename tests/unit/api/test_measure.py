@@ -1,6 +1,5 @@
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -150,7 +149,3 @@ def test_at_two_ranks_a_script_needs_no_guard_and_its_function_runs_in_processes
     (tmp_path / "script.py").write_text(SCRIPT)
     done = python("script.py", folder=tmp_path, HOME=str(tmp_path))
     assert done.stdout == "main runs\ndone\n", done.stdout + done.stderr
-
-
-
-

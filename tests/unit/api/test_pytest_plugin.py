@@ -4,10 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from accuracy.api import recorder
 from accuracy.cli import publish
 from accuracy.core.paths import PACKAGE
+from accuracy.gate import decision
+from accuracy.report import build
 from accuracy.results.run_table import read_run
+from accuracy.world import processes
 
+LOADED = build, decision, processes, recorder  # a pytest in pytest forgets what it was the first to import
 SUITE = """
 from torch.nn.functional import scaled_dot_product_attention
 

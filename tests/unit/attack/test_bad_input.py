@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accuracy.cli import USAGE_ERROR, check, judge, publish, reduce, report, tolerance
-from tests.command_line import TINY, Answer, CommandLine
+from tests.command_line import Answer
 from tests.unit.gate.made_up import MadeUp, write_run
 
 SECONDS = 10  # of the processor: another program beside the tests changes nothing
@@ -65,8 +65,6 @@ def assert_refused(answer: Answer, name: str, words: Sequence[str], before: floa
     assert answer.err.endswith("\n"), said
     assert answer.err[:-1].isprintable(), said
     assert len(answer.err) < 4000, said  # the names of all planted faults
-
-
 
 
 def test_bad_words_of_the_other_commands_are_told_in_one_line(

@@ -16,8 +16,6 @@ import pytest
 from accuracy.cli import check, report
 from accuracy.report import build
 from accuracy.results.run_table import read_baseline
-from tests.command_line import SHORT, CommandLine
-from tests.measuring import numbers
 from tests.unit.attack.test_damage import SMALL
 from tests.unit.gate.made_up import write_run
 
@@ -77,8 +75,6 @@ def whole(tmp_path: Path) -> Path:
 
 def accept(folder: Path, reason: str) -> None:
     assert check.main(["accept", str(folder / "run"), "--to", str(folder / "reports"), "--reason", reason]) == 0
-
-
 
 
 def test_a_killed_report_leaves_the_old_page_or_the_new_one(seed: int, whole: Path) -> None:

@@ -42,8 +42,6 @@ def test_a_users_folder_is_found_in_both_spellings_and_listed_beside_ours(tmp_pa
     assert section(text, "flavour") == {"sweet": "A group of my own"}
 
 
-
-
 def test_the_version_is_the_package_s_and_not_hydra_s(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,5 +78,3 @@ def test_an_experiment_s_help_has_its_question_its_cases_and_its_published_time(
         listing.of_experiment("regresion", [])
     with pytest.raises(ConfigError, match="write accuracy experiment=diagnose"):
         run.subcommand(["diagnose"])
-
-

@@ -15,9 +15,8 @@ from accuracy.execute.plan import Planned, plan
 from accuracy.inputs import drawing
 from accuracy.measurement.memory import bytes_needed
 from accuracy.measurement.observe import shared
-from accuracy.results.table import METRICS
 from accuracy.runtime.rounding import round_to
-from tests.measuring import case_of, configuration, measure, refused
+from tests.measuring import case_of, configuration, refused
 
 SMALL = ("problem.seqlen=64", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=8")
 
@@ -151,8 +150,6 @@ def test_any_field_that_changes_numbers_changes_the_id_which_does_not_know_where
         for folder in ("/home/one", "/home/two")
     )
     assert here.id == there.id != case.id
-
-
 
 
 def test_dtypes_have_the_names_that_others_give_them() -> None:

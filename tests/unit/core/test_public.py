@@ -2,7 +2,6 @@
 
 import re
 import runpy
-import subprocess
 
 import pytest
 from markdown_it import MarkdownIt
@@ -60,8 +59,6 @@ def test_with_an_address_every_link_of_the_description_leads_there() -> None:
     assert sum("/raw/main/" in each for each in found) == 1
     assert set(made["urls"]) == {"Homepage", "Documentation", "Changelog", "Issues"}
     assert BUILD["described"](ROOT) == BUILD["of_address"](ROOT, vars(public), public.ADDRESS)
-
-
 
 
 def test_links_of_every_kind_are_found_and_code_stays() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.report.folder import NoReport, read_folder
-from docs.leaderboard import COLUMNS, SHOWN, to_html, write_leaderboard
-from experiments.many_ranks.tables import KEYS, board, published
+from accuracy.report.folder import read_folder
+from docs.leaderboard import COLUMNS, SHOWN, to_html
+from experiments.many_ranks.tables import board, published
 from experiments.published import TENSORS
 
 pytestmark = pytest.mark.xdist_group("leaderboard")  # made once
@@ -37,8 +37,6 @@ def test_a_number_is_the_worst_rank_s_error_over_single_device_s_mean_over_seeds
     assert row["worst"] == max(row[name] for name in TENSORS)
 
 
-
-
 def test_the_page_shows_one_problem_first_and_has_every_other_and_escapes_names(found: pd.DataFrame) -> None:
     page = to_html(found, "x/y/report.html")
     chosen = found[(found[[*SHOWN]] == pd.Series(SHOWN)).all(axis=1)]
@@ -46,5 +44,3 @@ def test_the_page_shows_one_problem_first_and_has_every_other_and_escapes_names(
     assert len(re.findall(r'<tr data-of="[^"]*" hidden>', page)) == len(found) - len(chosen)
     assert page.count("<td data-value=") == len(found) * len(COLUMNS)
     assert "<script>x" not in to_html(found.assign(variant="<script>x"), "x")
-
-

@@ -5,14 +5,11 @@ import pytest
 
 from docs import build
 from docs.links import dead
-from tests.unit.report import page_check
 
 ROOT = Path(__file__).parents[3]
 REPORTS, LOG = ROOT / "reports", ROOT / "experiments" / "FINDINGS.md"
 RUN = "reports/bpt_backward/nvidia-h200"
 pytestmark = pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
-
-
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from accuracy.core.paths import EXPERIMENTS
-from accuracy.results.claim import judge
 from experiments.depth.layers import rounding
 from experiments.trained_attention import __main__ as script
 from experiments.trained_attention import errors
@@ -80,7 +79,3 @@ def test_every_block_is_filled_and_llama3_s_out_is_single_device_s(table: pd.Dat
     gathered = table[(table["variant"] == "llama3") & table["tensor"].isin(["out", "dq"])]
     assert len(gathered) == 2 * 2 * 2 * (len(script.MADE) + 2)  # tensors, numbers of ranks, seeds, inputs
     np.testing.assert_array_equal(gathered["error_rel"], gathered["single_device_rel"])
-
-
-
-

@@ -1,8 +1,6 @@
 """training_effect's own code finds a planted effect and no other, and trains by TransformerEngine's bits."""
 
-import os
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +116,3 @@ def test_three_steps_of_training_have_transformer_engine_s_bits(pool: RealRanks,
     size, written = TINY._replace(layers=2), ("world_size=4", "precision.merge=rescaled_twice")
     assert differing(pool, size, written, tmp_path) == dict.fromkeys(RESULTS, 0.0)
     assert differing(pool, size, written[:1], tmp_path)["out"] > 0.0
-
-
-
-

@@ -1,12 +1,10 @@
 """Pairs of queries and keys read off returned tensors, of attention by autograd with something planted."""
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from accuracy.explain.one_hot import rows
-from accuracy.inputs.distributions import one_hot
 from accuracy.runtime.sharding import cut
 from tests.measuring import case_of, cases, pipeline
 from tests.planted import NAMES, Plain, Plant
@@ -112,5 +110,3 @@ def test_other_inputs_and_more_tokens_than_a_row_tells_apart_are_not_counted() -
               "+variant.planted.backward=ring", "+variant.planted.sharding=contiguous", "dtype=float32")  # fmt: skip
     for words, counted in (((), True), (("inputs=[]", "inputs=gaussian"), False), (("problem.seqlen=72",), False)):
         assert [bool(rows) for rows in measured(*broken, *words)] == [counted]
-
-

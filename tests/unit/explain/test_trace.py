@@ -10,8 +10,7 @@ import pytest
 
 from accuracy.core.dtype import FORMATS, rounding_band
 from tests import planting
-from tests.measuring import TINY, case_of, cases, pipeline
-from tests.real_ranks import RealRanks
+from tests.measuring import TINY, cases, pipeline
 from tests.variants import schedules, skip_if_bound_to_a_kernel, skip_if_not_traced
 
 COLUMNS = ["way", "rank", "tensor", "finding", "count"]
@@ -70,8 +69,6 @@ def test_a_state_that_the_kernel_carries_is_seen_after_every_block() -> None:
     assert set(forward["state"]) == {"running"}
     assert len(forward[forward["tensor"] == "out"]) == 3 * 4 // 2
     assert outside(found).empty, outside(found).head().to_string()
-
-
 
 
 def test_the_band_is_between_rounding_and_faults() -> None:

@@ -1,5 +1,4 @@
 import json
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ from accuracy.gate import decision
 from accuracy.results import run_table, storage, table
 from accuracy.results.cell import measured
 from tests.command_line import Answer
-from tests.unit.attack.damages import damage
 from tests.unit.gate.conftest import Gate
 from tests.unit.gate.made_up import MadeUp, write_baseline
 
@@ -140,8 +138,6 @@ def test_two_runs_are_compared_unless_the_earlier_never_ended(gate: Gate, tmp_pa
     assert gate(tmp_path / "run", str(tmp_path / "run"), against=None).status == 0  # the other spelling
     gate(SMALL.but(about={"ended": None}), against=None)
     assert "is not finished; repeat its command first" in refused(gate(tmp_path / "run", against=tmp_path / "run"))
-
-
 
 
 def values(folder: Path) -> list[float]:

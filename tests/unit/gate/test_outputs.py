@@ -141,7 +141,3 @@ def test_the_headline_names_the_seed_and_a_result_before_what_follows_from_it(
     assert "ring bfloat16 W=" in headline
     assert " dv, rank " in headline or " dv: " in headline
     assert "seed 5 is +" in headline
-
-
-
-

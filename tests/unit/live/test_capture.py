@@ -11,11 +11,11 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
-from accuracy.core.recording import facts_of, recorded
+from accuracy.core.recording import recorded
 from accuracy.live import judge
 from accuracy.verdict.label import NOT_MEASURED, ROUNDING
 from tests.unit.live import model as models
-from tests.unit.live.model import Model, attend, stack
+from tests.unit.live.model import stack
 
 
 def trained(model: nn.Module, x: Tensor | None = None) -> list[Tensor]:
@@ -105,8 +105,6 @@ def test_what_is_not_allowed_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(accuracy.ConfigError) as caught:
             accuracy.capture(None, tmp_path, **given)
         assert (line in str(caught.value), "\n" in str(caught.value)) == (True, False)
-
-
 
 
 @pytest.mark.gpu

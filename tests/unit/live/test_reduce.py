@@ -1,7 +1,6 @@
 """A failing capture shrinks to the few tokens, heads and dims that it takes, and the script shows it alone."""
 
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import accuracy
 from accuracy.cli import reduce as command
 from accuracy.live import script
 from accuracy.live.reduce import reduce
-from accuracy.live.script import smallest
 from tests.command_line import line_of
 from tests.unit.live import faulty, model
 
@@ -89,8 +87,6 @@ def test_what_cannot_be_reduced_is_one_line(tmp_path: Path, capsys: pytest.Captu
     ):
         assert command.main([str(folders[name]), *words]) == 2
         assert line in line_of(capsys, "accuracy reduce")
-
-
 
 
 def test_no_code_of_a_layer_s_name_runs_with_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

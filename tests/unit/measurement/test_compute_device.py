@@ -1,38 +1,15 @@
 """Small cases of a GPU are compared on the processor; that this changes no number a GPU shows (`make test-gpu`)."""
 
 from dataclasses import replace
-from typing import Any
-
-import pytest
-import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from accuracy.core.case import Case
-from accuracy.inputs.drawing import Inputs
 from accuracy.measurement.compute_device import compute_device
-from accuracy.measurement.pipeline import Measured
 from tests import measuring
-from tests.measuring import COSTS, TINY
-
-
-
-
-
-
-
-
-
+from tests.measuring import TINY
 
 
 def case_of(*words: str) -> Case:
     return measuring.case_of(*TINY, "variant=ring", "world_size=2", "device=cpu", *words)
-
-
-
-
-
-
 
 
 def test_what_is_large_or_compared_with_other_paths_stays_on_the_gpu() -> None:

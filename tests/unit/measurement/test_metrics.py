@@ -77,8 +77,6 @@ def test_worked_example() -> None:
         np.testing.assert_allclose(columns[name], expected, rtol=4 * ULP, atol=0, err_msg=name)
 
 
-
-
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1e200, 5e-324)
 
 
@@ -96,8 +94,6 @@ def test_no_value_on_either_side_makes_a_metric_nan() -> None:
             )
             for name, column in columns.items():
                 assert not np.isnan(column).any(), (x, reference, name, column)
-
-
 
 
 def test_ratios_and_significances_of_nothing_are_zero_one_or_infinite() -> None:
@@ -153,8 +149,6 @@ def test_the_worst_element_keeps_its_global_place(sharding: str) -> None:
         assert metrics.with_all_ranks(reduced).worst[-1] == reduced.worst[owner]
     place = worst_places(np.array([3 * 4 + 2.0]), torch.Size((1, 1, 6, 4)), torch.arange(6)[None])
     assert place == {"worst_batch": [0], "worst_token": [3], "worst_head": [2], "worst_dim": [-1]}
-
-
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)

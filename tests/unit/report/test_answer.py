@@ -77,10 +77,6 @@ def test_badge_title_and_numbers_are_about_the_worst_of_what_is_wrong(name: str,
     assert len(found.tiles) == 1 if cell is None else len(found.tiles) in (3, 4)
 
 
-
-
-
-
 def test_a_title_has_twelve_words_whatever_it_could_say() -> None:
     assert within("a b", " c d", before="x: ") == "x: a b c d"
     assert within("a " * 11 + "a", " c", before="x: ") == "a " * 11 + "a"
@@ -103,8 +99,6 @@ def test_of_verdicts_alike_the_furthest_leads_and_what_to_take_instead_is_not_fl
     found = answer(tmp_path / "one", tables.FEW, tables.logic)
     assert found.command == "accuracy experiment=diagnose variant=ring"
     assert "Take zigzag (1.15 times single device's error) instead." in found.advice.unescape()
-
-
 
 
 def test_a_user_s_function_is_called_by_what_the_command_line_knows_it_by(tmp_path: Path) -> None:
@@ -134,10 +128,6 @@ def test_matrix_and_picture_have_the_worst_first_with_its_ratio(tmp_path: Path) 
     assert found.matrix is not None
     assert [row[0].text for row in found.matrix.rows] == [f"v{n:03}" for n in range(13, 3, -1)]
     assert found.more == "and 6 more, none worse"
-
-
-
-
 
 
 @pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")

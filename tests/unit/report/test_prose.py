@@ -1,6 +1,5 @@
 """An experiment's README and claims in a report: safe, and not able to change the table."""
 
-import re
 from pathlib import Path
 
 import pandas as pd

@@ -1,13 +1,10 @@
 """The written page: it loads nothing, says what the table says, and runs no text of a stranger's."""
 
-import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from accuracy.chart import drawing
-from accuracy.chart.drawing import to_svg
 from accuracy.cli import report
 from accuracy.report.build import LIMIT_BYTES, ReportSummary, write_report
 from accuracy.report.folder import read_folder
@@ -41,8 +38,6 @@ def test_the_page_stands_alone_and_every_chart_has_a_text(page: str) -> None:
     assert page.count('class="chart"') == 1  # the key picture; all others are drawn from the rows
     for good, bad in (("<desc", "<g"), ('role="img"', ""), ("<table", "<div")):
         assert page_check.charts_without_text(page.replace(good, bad))
-
-
 
 
 def test_the_page_needs_no_torch_and_its_bytes_are_the_same_again(folder: Path, page: str, tmp_path: Path) -> None:

@@ -75,8 +75,6 @@ def test_rows_of_all_ranks_keep_every_digit_and_others_twelve_bits_whose_ratios_
     assert (read.loc[rows, "x_floor"] == read.loc[rows, "error_rel"] / read.loc[rows, "floor_rel"]).all()
 
 
-
-
 def test_the_digest_tells_one_changed_digit_but_not_the_order_of_rows(full: pd.DataFrame) -> None:
     digest = storage.digest(full)
     assert digest["rows"] == len(full)

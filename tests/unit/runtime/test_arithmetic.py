@@ -57,5 +57,3 @@ def test_switches_are_put_back_even_after_an_error(before: bool) -> None:
         raise KeyError
     assert (inside.tf32_products, inside.reduced_attention_sums) == (not before, True)
     assert arithmetic.switches() == standing
-
-

@@ -1,11 +1,7 @@
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from accuracy.runtime import device
-
-
 
 
 @pytest.mark.parametrize("pieces", [1, 768])

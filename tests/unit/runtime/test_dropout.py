@@ -5,9 +5,7 @@ import math
 import pytest
 import torch
 
-from accuracy.core.sharding import SHARDINGS
 from accuracy.runtime.dropout import GOLDEN, Dropout, _mixed
-from accuracy.runtime.sharding import token_map
 
 LIKE = torch.empty(0, dtype=torch.float64)
 
@@ -21,8 +19,6 @@ def test_numbers_are_those_of_the_published_generator() -> None:
     places = torch.arange(1, 5) * GOLDEN + 1234567
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
     assert [x % 2**64 for x in _mixed(places).tolist()] == expected
-
-
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from accuracy.core.number import shapley
-from accuracy.verdict.attribution import FINAL, Attribution, attributions
+from accuracy.verdict.attribution import Attribution, attributions
 from tests.measuring import measure
 
 PLACES = ("a", "b", "c")
@@ -27,8 +27,6 @@ def test_independent_roundings_keep_their_own_squares_and_all_shares_add_up() ->
     assert shapley(value, PLACES) == pytest.approx(squares)
     value = {chosen: float(hash(tuple(sorted(chosen))) % 97) for chosen in SUBSETS}
     assert sum(shapley(value, PLACES).values()) == pytest.approx(value[frozenset()] - value[frozenset(PLACES)])
-
-
 
 
 def test_an_accumulator_in_16_bits_is_blamed() -> None:

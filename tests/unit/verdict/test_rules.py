@@ -16,7 +16,6 @@ from accuracy.verdict.verdict import verdicts
 from tests.unit.verdict.synthetic import DTYPES, bend, facts_of, healthy, row, rows
 
 
-
 def label(results: pd.DataFrame, tensor: str, dtype: str, size: int = 4) -> str:
     found = verdicts(results)
     mine = found[(found["tensor"] == tensor) & (found["dtype"] == dtype) & (found["world_size"] == size)]
@@ -150,8 +149,6 @@ def test_what_failed_without_numbers_is_not_measured_and_a_wrong_shape_is_invali
         ("rank 0: RuntimeError: the variant wrote to its inputs", "out", "invalid"),
     ):  # fmt: skip
         assert label(pd.DataFrame([bare | {"reason": reason}]), tensor, "bfloat16") == expected
-
-
 
 
 def test_overflow_on_peaked_inputs_does_not_hide_a_bug_on_gaussian_ones() -> None:

@@ -60,10 +60,6 @@ def test_a_wrong_path_is_outside_and_further_from_float64(wrong: pd.DataFrame) -
     assert (wrong["attention_b"] > 3 * wrong["rest"]).all()
 
 
-
-
-
-
 def test_a_function_and_a_path_a_without_a_backward_are_refused() -> None:
     (decoding,) = planned("path_a=decode+eager", "path_b=eager")
     assert "gives no gradients" in str(decoding.unsupported)

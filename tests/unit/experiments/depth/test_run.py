@@ -1,6 +1,5 @@
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from accuracy.cli import USAGE_ERROR
@@ -65,5 +64,3 @@ def test_two_paths_have_log_probabilities(tmp_path: Path, capsys: pytest.Capture
     assert command.main([*words, "path_a=ring@2+eager", "path_b=eager", f"output_dir={tmp_path}"]) == 0
     assert "log-probabilities of the next words" in capsys.readouterr().out
     assert table.read_logprobs(tmp_path)["depth"].tolist() == [1, 2]
-
-

@@ -84,7 +84,3 @@ def test_it_is_its_emulation_on_the_gpu(knobs: dict[str, object], causal: bool) 
     sums = {"accumulator_bits": 14, "cut_products": True, "flush_interval": 32} if own else {}
     apart = relative(found, results(quantised.KERNEL(key_chunk=64, **knobs, **sums), problem, tensors, torch.float32))
     assert max(apart.values()) < (BAND if own else 2e-2), apart
-
-
-
-
