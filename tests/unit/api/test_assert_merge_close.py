@@ -62,7 +62,7 @@ def to_base_2(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("spread", [1.0, 10.0, 60.0])
 def test_healthy_merges_pass(dtype: torch.dtype, spread: float) -> None:
-    for seed in range(5):
+    for seed in range(2):
         given = partials(dtype, spread=spread, seed=seed)
         found = accuracy.assert_merge_close(weighted, *given)
         assert 0 < max(found.values()) <= 1

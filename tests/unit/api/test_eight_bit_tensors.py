@@ -49,8 +49,8 @@ def attention(
 @pytest.mark.parametrize("dtype", [E4M3, E5M2, torch.int8])
 @pytest.mark.parametrize("dims", [(0, 1, 2, 3), (1, 3)])
 def test_healthy_attention_in_eight_bits_passes(dtype: torch.dtype, dims: tuple[int, ...]) -> None:
-    for seed in range(6):
-        given = inputs(seed, dtype, dims, (1.0, 0.2, 3.0)[seed % 3])
+    for seed in range(3):
+        given = inputs(seed, dtype, dims, (1.0, 0.2, 3.0)[seed])
         found = accuracy.assert_close(attention, **given, causal=True)
         assert set(found) == {"out"}
 

@@ -36,8 +36,8 @@ class _Scaled(torch.autograd.Function):
         return 1.05 * gradient
 
 
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
+@pytest.fixture(scope="module")
+def trained() -> pd.DataFrame:
     """By seed: one device, one device again, and one device whose attention gives 1.05 times its gradients."""
     attention_of = script.attention_of
 
@@ -47,10 +47,11 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
             return attention
         return lambda q, k, v: attention(*map(_Scaled.apply, (q, k, v)))
 
-    monkeypatch.setitem(script.SIZES, "tiny", TINY)
-    monkeypatch.setattr(script, "WAYS", {ONE: script.WAYS[ONE]})
-    monkeypatch.setattr(script, "attention_of", planted)
-    rows = [row for seed in range(3) for way in (ONE, AGAIN, PLANTED) for row in script.trained("tiny", seed, way)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(script.SIZES, "tiny", TINY)
+        patch.setattr(script, "WAYS", {ONE: script.WAYS[ONE]})
+        patch.setattr(script, "attention_of", planted)
+        rows = [row for seed in range(3) for way in (ONE, AGAIN, PLANTED) for row in script.trained("tiny", seed, way)]
     found: pd.DataFrame = TABLES["_by_seed"](pd.DataFrame(rows, columns=script.COLUMNS))
     return found
 

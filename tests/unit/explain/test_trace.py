@@ -64,7 +64,7 @@ def test_a_fault_is_found_in_the_first_step_that_has_it() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
 def test_a_state_that_the_kernel_carries_is_seen_after_every_block() -> None:
     found = steps("variant=ring", "kernel=triton_carry", "dtype=float32", "world_size=3", "problem.batch=1",
-                  "problem.seqlen=24")  # fmt: skip
+                  "problem.seqlen=12")  # fmt: skip
     forward = found[found["way"] == "forward"]
     assert set(forward["state"]) == {"running"}
     assert len(forward[forward["tensor"] == "out"]) == 3 * 4 // 2
