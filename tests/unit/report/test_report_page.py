@@ -11,7 +11,7 @@ from accuracy.report.folder import read_folder
 from tests.command_line import line_of
 from tests.processes import python
 from tests.unit.report import page_check
-from tests.unit.report.embedded_rows import embedded
+from tests.unit.report.page_check import embedded
 from tests.unit.report.synthetic import HOSTILE, HOSTILE_SHAPE, Shape, write_large_run, write_run
 from tests.unit.report.tables import Change, run_of, shape
 
