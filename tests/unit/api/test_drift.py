@@ -32,9 +32,3 @@ def test_a_wrong_scale_is_beyond_on_either_side_and_a_path_has_its_function_s_na
 def test_what_could_not_be_measured_is_a_row_with_the_reason() -> None:
     found = accuracy.drift(["ring@5+eager", "ring@4+eager"], "eager", **SMALL)
     assert found.loc[found["status"] == "unsupported", "reason"].str.contains("does not divide").tolist() == [True]
-
-    def refuses(q, k, v):
-        raise TypeError("16 bits alone")
-
-    (row,) = accuracy.invariance(refuses, batchmates=2, mask="causal", **SMALL).to_dict("records")
-    assert "16 bits alone" in row["reason"]
