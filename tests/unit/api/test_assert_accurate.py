@@ -176,10 +176,6 @@ from tests.contract.variant import somebody
 
 SMALL = {"seqlen": 48, "heads": 4, "heads_kv": 2, "head_dim": 16}
 
-def test_right():
-    rows = assert_accurate(somebody.contiguous, dtype="float64", kernel="eager", **SMALL)
-    assert set(rows["rank"]) == {-1, 0, 1}
-
 def test_broken():
     assert_accurate(somebody.rank_one_doubles_dq, dtype="float32", world_size=2, **SMALL)
 
@@ -193,7 +189,7 @@ def test_launched_every_rank_fails_and_the_first_names_the_worst(tmp_path: Path)
     words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path))
     done = launched(2, *words, folder=tmp_path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     output = "".join(each.stdout + each.stderr for each in done)
-    assert output.count("2 failed, 1 passed") == 2, output
+    assert output.count("2 failed in") == 2, output
     assert len(re.findall("E .*dq is .* times as far from float64 .*, on rank 1 .* times", output)) == 1
     assert len(re.findall("E .*rank 1: ValueError: on purpose", output)) == 1
     assert len(re.findall("E .*not accurate: rank 0 says where", output)) == 2
