@@ -9,7 +9,6 @@ import torch.distributed as dist
 from torch.nn.functional import scaled_dot_product_attention
 
 from accuracy import assert_accurate
-from accuracy.core.errors import ConfigError
 from accuracy.verdict.rule import factor
 from tests.contract.variant.somebody import without_lse
 from tests.processes import launched
@@ -108,18 +107,6 @@ def test_sums_of_gradients_in_16_bits_are_no_yardstick_but_for_torch_s_own(maske
         assert_accurate(partial(torch_s_own, dk=1.03), **few)
 
 
-def test_wrong_sums_are_told_where_torch_s_own_kernel_takes_no_such_call() -> None:
-    def wrong(q, k, v, *, softcap=0.0, **how):
-        q, k, v = (x.float().transpose(1, 2) for x in (q, Times.apply(k, 1.1), v))
-        k, v = (x.repeat_interleave(2, dim=1) for x in (k, v))
-        scores = softcap * (q @ k.mT * how["softmax_scale"] / softcap).tanh()
-        hidden = torch.ones_like(scores, dtype=torch.bool).triu(1) & how["causal"]
-        return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v).transpose(1, 2).bfloat16()
-
-    with pytest.raises(AssertionError, match="dk is"):
-        assert_accurate(wrong, device="cpu", softcap=5.0, **SMALL)
-
-
 def torch_s_own_alone(q, k, v, *, causal, softmax_scale, group, dv=1.0):
     """On several ranks with other bits, in float32."""
     if dist.get_world_size(group) == 1:
@@ -134,15 +121,6 @@ def test_torch_s_own_sums_of_one_rank_are_no_fault_of_several() -> None:
         assert_accurate(torch_s_own_alone, **few)
     with pytest.raises(AssertionError, match=r"dv is"):
         assert_accurate(partial(torch_s_own_alone, dv=1.03), **few)
-
-
-def test_float32_inside_is_told_where_float64_was_asked_for() -> None:
-    def in_float32(q, k, v, **how):
-        return attention(q.float(), k.float(), v.float(), **how).to(q.dtype)
-
-    with pytest.raises(AssertionError, match="computes in float32 inside is right") as caught:
-        assert_accurate(in_float32, dtype="float64", **SMALL)
-    assert "16 bits" not in str(caught.value)
 
 
 def dropped_key(q, k, v, **how):
@@ -184,24 +162,6 @@ def test_a_broken_one_fails_and_says_where() -> None:
         assert fn.__name__ in str(caught.value)
 
 
-def capped(factor):
-    def fn(q, k, v, *, causal, softmax_scale, softcap):
-        q, k, v = (x.transpose(1, 2).double() for x in (q, k.repeat_interleave(2, 2), v.repeat_interleave(2, 2)))
-        scores = factor * softcap * torch.tanh(softmax_scale * q @ k.mT / softcap)
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1) & causal
-        return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v).transpose(1, 2)
-
-    return fn
-
-
-def test_a_softcap_that_a_function_requires_is_given_where_the_problem_has_one() -> None:
-    assert_accurate(capped(1), dtype="float64", softcap=2.0, **SMALL)
-    with pytest.raises(AssertionError, match="out"):
-        assert_accurate(capped(1.01), dtype="float64", softcap=2.0, **SMALL)
-    with pytest.raises(ConfigError, match="softcap"):
-        assert_accurate(capped(1), dtype="float64", **SMALL)
-
-
 def test_a_variant_s_name_is_taken_and_sums_in_16_bits_are_found() -> None:
     shape = {key: value for key, value in SMALL.items() if key != "world_size"}
     sizes = assert_accurate("zigzag", kernel="eager", **shape)["world_size"]
@@ -216,10 +176,6 @@ from tests.contract.variant import somebody
 
 SMALL = {"seqlen": 48, "heads": 4, "heads_kv": 2, "head_dim": 16}
 
-def test_right():
-    rows = assert_accurate(somebody.contiguous, dtype="float64", kernel="eager", **SMALL)
-    assert set(rows["rank"]) == {-1, 0, 1}
-
 def test_broken():
     assert_accurate(somebody.rank_one_doubles_dq, dtype="float32", world_size=2, **SMALL)
 
@@ -233,7 +189,7 @@ def test_launched_every_rank_fails_and_the_first_names_the_worst(tmp_path: Path)
     words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path))
     done = launched(2, *words, folder=tmp_path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     output = "".join(each.stdout + each.stderr for each in done)
-    assert output.count("2 failed, 1 passed") == 2, output
+    assert output.count("2 failed in") == 2, output
     assert len(re.findall("E .*dq is .* times as far from float64 .*, on rank 1 .* times", output)) == 1
     assert len(re.findall("E .*rank 1: ValueError: on purpose", output)) == 1
     assert len(re.findall("E .*not accurate: rank 0 says where", output)) == 2

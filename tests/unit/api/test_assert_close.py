@@ -67,15 +67,11 @@ def test_a_fault_of_one_tensor_is_named(dtype: str, fault: str, tensor: str) -> 
     assert str(caught.value).count("is wrong") == 1
 
 
-def test_what_is_not_finite_and_what_has_another_shape_fails() -> None:
+def test_what_is_not_finite_fails_and_says_where() -> None:
     x, found = returned("float32")
     found["out"][0, 5, 1, 2] = math.nan
     with pytest.raises(AssertionError, match=r"it is not finite .* batch 0, token 5, head 1, dim 2"):
         accuracy.assert_close(found["out"], x.q, x.k, x.v, causal=True)
-    with pytest.raises(AssertionError, match="out has the shape"):
-        accuracy.assert_close(found["out"][:, 1:], x.q, x.k, x.v, causal=True)
-    with pytest.raises(AssertionError, match="out came as float32, expected bfloat16"):
-        accuracy.assert_close(found["out"], x.q.bfloat16(), x.k.bfloat16(), x.v.bfloat16(), causal=True)
 
 
 def test_heads_may_come_before_tokens_and_are_told_with_the_failure_where_it_is_not_said() -> None:
@@ -105,43 +101,6 @@ def test_a_function_is_given_the_mask_and_scale_and_the_process_s_switches_which
     for how in ({"causal": False}, {"causal": True}, {"causal": True, "softmax_scale": 0.3}):
         accuracy.assert_close(in_its_own_dtype, q, k, v, dout=q, **how)
     assert torch.backends.cuda.matmul.allow_tf32
-
-
-def never(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    raise AssertionError("called")
-
-
-Q, K = torch.ones(1, 8, 4, 16), torch.ones(1, 8, 2, 16)
-MISTAKES: dict[str, tuple[dict[str, Any], ...]] = {
-    "causal": ({"causal": "full"}, {"causal": [True]}, {"causal": 1}),
-    "softmax_scale": tuple({"softmax_scale": each} for each in ("0.1", 0, math.nan, [0.1])),
-    "softcap": tuple({"softcap": each} for each in (-1, 0.0, "x")),
-    "window": tuple({"window": each} for each in ("a", -1, (3, 0), 1.5)),
-    "pieces": tuple({"pieces": each} for each in (0, 1.5, "2", True)),
-    "documents": tuple({"documents": each} for each in ([5, 5], [8.0], [8, 0])),
-    "sinks": ({"sinks": [1.0]},),
-    "policy 'loose' is unknown": ({"policy": "loose"},),
-    "layout 'hsd' is unknown": ({"layout": "hsd"},),
-    "gradients need dout": ({"actual": Q, "dq": torch.zeros(1)},),
-    "dq=": ({"actual": Q, "dout": Q},),
-    "a NoneType came": ({"actual": None},),
-    "does not fit q": ({"k": torch.zeros(1, 8, 3, 16)},),
-    "does not fit k": ({"v": K[:, :4]},),
-    "give one dtype of": ({"v": K.int()},),
-    "q is a str, expected a tensor": ({"q": "q"},),
-    "q has 512 values not finite": ({"q": Q * math.nan},),
-    ".": ({"dout": Q[:, :4]}, {"dout": Q.double()}, {"dout": Q, "dq": Q}),
-}  # fmt: skip
-
-
-def test_a_value_that_cannot_be_is_refused_in_one_line_before_the_function_is_called() -> None:
-    for message, changes in MISTAKES.items():
-        for change in changes:
-            with pytest.raises(accuracy.ConfigError, match=message) as caught:
-                accuracy.assert_close(**{"actual": never, "q": Q, "k": K, "v": K} | change)
-            assert "\n" not in str(caught.value)
-    with pytest.raises(accuracy.ConfigError, match="between 0 and 1"):
-        accuracy.bounds(Q, K, K)["out"].likely(2)
 
 
 def test_a_function_that_writes_to_its_inputs_fails() -> None:
@@ -209,9 +168,6 @@ def test_a_rank_compares_its_own_rows_alone(sharding: str) -> None:
         if rank:
             with pytest.raises(AssertionError, match="out is wrong"):
                 accuracy.assert_close(mine, q, k, v, causal=True, rows=list(range(12)))
-    for rows, says in ((range(1, 49), "from 0 to 47"), (torch.ones(48, dtype=torch.bool), "bool"), ([], "positions")):
-        with pytest.raises(accuracy.ConfigError, match=says):
-            accuracy.assert_close(out.detach(), q, k, v, causal=True, rows=rows)
 
 
 def test_an_lse_in_base_2_is_named() -> None:

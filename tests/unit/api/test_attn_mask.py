@@ -1,4 +1,4 @@
-"""`assert_close(..., attn_mask=)`: any mask and any bias, as torch takes them; one that is used otherwise is found."""
+"""`assert_close(..., attn_mask=, dlse=)`: any mask and bias as torch takes them, and the gradients of bias and lse."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,16 +9,16 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
+from tests.unit.api.attention import DTYPES, HEADS, attend, tensors, wider
 
-QUERIES, KEYS, HEADS = 24, 40, 4
-DTYPES = ("bfloat16", "float16", "float32", "float64")
+QUERIES, KEYS = 24, 40
 
 
-def tensors(dtype: str) -> list[Tensor]:
-    """q, k, v, dout: fewer queries than keys, grouped heads."""
-    generator = torch.Generator().manual_seed(3)
-    shapes = ((2, size, heads, 32) for size, heads in ((QUERIES, HEADS), (KEYS, 2), (KEYS, 2), (QUERIES, HEADS)))
-    return [torch.randn(shape, generator=generator).to(getattr(torch, dtype)) for shape in shapes]
+def given(dtype: str) -> tuple[list[Tensor], Tensor]:
+    """q, k, v, dout; dlse in float32 or wider."""
+    drawn = tensors(dtype, QUERIES, KEYS, seed=3)
+    dlse = torch.randn(2, HEADS, QUERIES, generator=torch.Generator().manual_seed(5))
+    return drawn, 2 * dlse.to(wider(drawn[0].dtype))
 
 
 def masks(dtype: str) -> dict[str, Tensor]:
@@ -27,18 +27,21 @@ def masks(dtype: str) -> dict[str, Tensor]:
     distance = torch.arange(QUERIES)[:, None] + KEYS - QUERIES - torch.arange(KEYS)
     by_item = torch.rand(2, 1, QUERIES, KEYS, generator=generator) > 0.5
     by_item[..., 0] = True
-    documents = torch.arange(QUERIES)[:, None] // 8 == torch.arange(KEYS) // 14
     slopes = (2.0 ** -torch.arange(1, HEADS + 1)).view(HEADS, 1, 1)
-    table = torch.randn(HEADS, 2 * KEYS, generator=generator)
+    shapes = ((2, HEADS, QUERIES, KEYS), (2, 1, 1, KEYS), (QUERIES, KEYS), (1, HEADS, 1, KEYS))
+    by_index, of_keys, of_all, by_head_and_key = (torch.randn(shape, generator=generator) for shape in shapes)
     return {
         "by batch item": by_item,
         "keys alone": (torch.arange(KEYS) > 3)[None],
-        "documents": documents,
-        "ALiBi": (-slopes * distance.abs()).to(form),
-        "relative, as T5": table[:, distance + KEYS].to(form),
-        "by every index": (3 * torch.randn(2, HEADS, QUERIES, KEYS, generator=generator)).to(form),
+        "documents": torch.arange(QUERIES)[:, None] // 8 == torch.arange(KEYS) // 14,
         "hidden by -inf": torch.zeros(QUERIES, KEYS).masked_fill(distance < 0, -torch.inf).to(form),
-    }
+    } | {
+        name: x.to(form).requires_grad_()
+        for name, x in {
+            "ALiBi": -slopes * distance.abs(), "by every index": 3 * by_index, "of keys": of_keys, "of all": of_all,
+            "by head and key": by_head_and_key,
+        }.items()
+    }  # fmt: skip
 
 
 def as_torch(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor) -> Tensor:
@@ -46,23 +49,29 @@ def as_torch(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor) -> Tensor:
     return scaled_dot_product_attention(*heads_first, attn_mask=attn_mask, enable_gqa=True).transpose(1, 2)
 
 
-def naive(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor) -> Tensor:
-    """All in its own dtype."""
-    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
-    scores = scores.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else scores + bias
-    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+def wide(q: Tensor, k: Tensor, v: Tensor, *, attn_bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    return attend(q, k, v, bias=attn_bias)
+
+
+def narrow(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    return attend(q, k, v, bias=bias, wide=q.dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("function", [as_torch, naive])
-def test_healthy_attention_passes_under_any_mask(function: Callable[..., Tensor], dtype: str) -> None:
-    *inputs, dout = tensors(dtype)
+@pytest.mark.parametrize("function", [as_torch, wide, narrow])
+def test_healthy_attention_passes_under_any_mask_with_the_gradients_of_bias_and_lse(
+    function: Callable[..., Any], dtype: str
+) -> None:
+    inputs, dlse = given(dtype)
+    *qkv, dout = inputs
+    through_lse = {} if function is as_torch else {"dlse": dlse}
     for name, mask in masks(dtype).items():
-        found = accuracy.assert_close(function, *inputs, dout=dout, attn_mask=mask)
-        assert set(found) == {"out", "dq", "dk", "dv"}, name
-        if dtype == "float64":
-            assert max(found.values()) < 1e-12, name
+        found = accuracy.assert_close(function, *qkv, dout=dout, attn_mask=mask, **through_lse)
+        expected = {"out", "dq", "dk", "dv"} | ({"dbias"} if mask.requires_grad else set())
+        assert set(found) == expected | ({"lse"} if through_lse else set()), name
+        assert dtype != "float64" or max(found.values()) < 1e-12, (name, found)
+    if through_lse:
+        assert "lse" in accuracy.assert_close(function, *qkv, dout=dout, dlse=dlse)
 
 
 def flipped(mask: Tensor) -> Tensor:
@@ -73,69 +82,121 @@ def other_heads(mask: Tensor) -> Tensor:
     return mask.roll(1, -3) if mask.dim() > 2 and mask.shape[-3] > 1 else mask.roll(1, -2)
 
 
-class ForwardAlone(torch.autograd.Function):
-    """Adds a bias in the forward; its backward computes the weights without it."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(q, k, v, bias)
-        return naive(q, k, v, bias=bias)
-
-    @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, bias = ctx.saved_tensors
-        leaves = [x.detach().requires_grad_() for x in inputs]
-        with torch.enable_grad():
-            out = naive(*leaves, bias=torch.zeros_like(bias))
-        return (*torch.autograd.grad(out, leaves, dout), None)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("change", [flipped, other_heads])
 def test_a_mask_that_is_used_otherwise_is_found(change: Callable[[Tensor], Tensor], dtype: str) -> None:
-    *inputs, dout = tensors(dtype)
-    for name in ("by batch item", "relative, as T5", "by every index"):
-
-        def wrong(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor) -> Tensor:
-            return naive(q, k, v, bias=change(mask))
-
+    (q, k, v, dout), _ = given(dtype)
+    for name in ("by batch item", "ALiBi", "by every index"):
         with pytest.raises(AssertionError, match="out is wrong"):
-            accuracy.assert_close(wrong, *inputs, dout=dout, attn_mask=masks(dtype)[name])
+            accuracy.assert_close(
+                lambda q, k, v, mask: narrow(q, k, v, bias=change(mask)), q, k, v, dout=dout,
+                attn_mask=masks(dtype)[name].detach(),
+            )  # fmt: skip
 
 
 def test_a_bias_that_is_not_in_the_backward_is_found_in_the_gradients() -> None:
-    *inputs, dout = tensors("bfloat16")
+    (q, k, v, dout), _ = given("bfloat16")
 
-    def wrong(q: Tensor, k: Tensor, v: Tensor, *, attn_bias: Tensor) -> Tensor:
-        return ForwardAlone.apply(q, k, v, attn_bias)
+    def forward_alone(q: Tensor, k: Tensor, v: Tensor, *, attn_bias: Tensor) -> Tensor:
+        plain = narrow(q, k, v)[0]
+        return narrow(q, k, v, bias=attn_bias)[0].detach() + plain - plain.detach()
 
-    with pytest.raises(AssertionError, match=r"\Adq is wrong.*\ndk is wrong.*\ndv is wrong"):
-        accuracy.assert_close(wrong, *inputs, dout=dout, attn_mask=masks("bfloat16")["by every index"])
-
-
-def returned(mask: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
-    """out, dq, dk, dv of the naive attention on bfloat16 numbers, computed in a dtype."""
-    *inputs, dout = (x.to(dtype) for x in tensors("bfloat16"))
-    leaves = [x.requires_grad_() for x in inputs]
-    out = naive(*leaves, bias=mask.to(dtype) if mask.is_floating_point() else mask)
-    return dict(zip(("out", "dq", "dk", "dv"), (out, *torch.autograd.grad(out, leaves, dout)), strict=True))
+    with pytest.raises(AssertionError, match=r"dq is wrong.*\ndk is wrong.*\ndv is wrong"):
+        accuracy.assert_close(forward_alone, q, k, v, dout=dout, attn_mask=masks("bfloat16")["by every index"].detach())
 
 
-def test_no_error_is_beyond_the_certain_bound() -> None:
-    *inputs, dout = tensors("bfloat16")
-    for mask in masks("bfloat16").values():
-        exact, rounded = (returned(mask, dtype) for dtype in (torch.float64, torch.bfloat16))
-        bounds = accuracy.bounds(*inputs, dout, attn_mask=mask)
-        assert all(((rounded[name] - x).abs() <= bounds[name].certain).all() for name, x in exact.items())
+def returned(dtype: str, name: str = "by every index") -> dict[str, Any]:
+    """What `assert_close` takes of a right attention with a bias, and a gradient through lse."""
+    inputs, dlse = given(dtype)
+    bias = masks(dtype)[name]
+    leaves = [x.requires_grad_() for x in (*inputs[:3], bias)]
+    results = wide(*leaves[:3], attn_bias=bias)
+    gradients = torch.autograd.grad(results, leaves, [inputs[3], dlse])
+    found = dict(zip(("dq", "dk", "dv", "dbias"), gradients, strict=True))
+    q, k, v = (x.detach() for x in leaves[:3])
+    given_out = {"actual": results[0].detach(), "q": q, "k": k, "v": v}
+    return found | given_out | {"dout": inputs[3], "dlse": dlse, "attn_mask": bias}
 
 
-def test_a_mistake_in_a_mask_is_one_line() -> None:
-    q, k, v, _ = tensors("float32")
-    fits = torch.ones(QUERIES, KEYS, dtype=torch.bool)
-    for mask, says in (
-        (fits.T, r"has the shape \(40, 24\).*\(2, 4, 24, 40\)"), (fits.long(), "torch.int64"), ("causal", "is str"),
-        (fits & False, "hides all keys of some query"), (fits / 0.0, "a key is hidden by -inf"),
-    ):  # fmt: skip
-        with pytest.raises(accuracy.ConfigError, match=says) as caught:
-            accuracy.assert_close(naive, q, k, v, attn_mask=mask)
-        assert "\n" not in str(caught.value)
+WRONG: dict[str, Callable[[Tensor], Tensor]] = {
+    "twice": lambda x: 2 * x, "its negative": lambda x: -x, "none": torch.zeros_like,
+    "of another key": lambda x: x.roll(1, -1), "of another head": lambda x: x.roll(1, -3),
+    "of another item": lambda x: x.flip(0), "one row not": lambda x: x.index_fill(-2, torch.tensor([7]), 0.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_wrong_gradient_of_a_bias_is_found_and_nothing_else_is_accused(dtype: str) -> None:
+    how = returned(dtype)
+    assert "dbias" in accuracy.assert_close(**how)
+    for name, change in WRONG.items():
+        with pytest.raises(AssertionError, match=r"\Adbias is wrong: .* query \d+, key \d+") as caught:
+            accuracy.assert_close(**how | {"dbias": change(how["dbias"])})
+        assert "dq is wrong" not in str(caught.value), name
+
+
+def test_a_bias_s_gradient_that_is_summed_over_the_wrong_axis_is_found() -> None:
+    how = returned("bfloat16", "of keys")
+    over_items = how["dbias"].sum(0, keepdim=True).expand_as(how["dbias"])
+    assert "dbias" in accuracy.assert_close(**how)
+    for wrong in (over_items, 1.1 * how["dbias"]):
+        with pytest.raises(AssertionError, match=r"\Adbias is wrong"):
+            accuracy.assert_close(**how | {"dbias": wrong})
+
+
+@pytest.mark.parametrize(
+    ("factor", "says"),
+    [(None, "the gradient through lse is ignored"), (0, "the gradient through lse is ignored"),
+     (-1, r"\Adq is wrong.*\ndk is wrong")],
+)  # fmt: skip
+def test_a_function_that_ignores_the_gradient_of_lse_or_turns_it_round_is_found(factor: Any, says: str) -> None:
+    """factor: of the gradient; None: lse has none."""
+
+    def wrong(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        out, lse = wide(q, k, v)
+        return out, lse.detach() if factor is None else lse.detach() + factor * (lse - lse.detach())
+
+    for dtype in DTYPES:
+        (*qkv, dout), dlse = given(dtype)
+        with pytest.raises(AssertionError, match=says) as caught:
+            accuracy.assert_close(wrong, *qkv, dout=dout, dlse=dlse)
+        assert ("ignored" in str(caught.value)) == (factor != -1)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_no_error_is_beyond_the_certain_bound(dtype: str) -> None:
+    inputs, dlse = given(dtype)
+    dlse = dlse.to(inputs[0].dtype)
+    for name, mask in masks(dtype).items():
+        wants = mask.requires_grad
+        bounds = accuracy.bounds(*inputs, dlse=dlse, attn_mask=mask)
+        results = []
+        for form in (torch.float64, inputs[0].dtype):
+            *leaves, dout = (x.to(form).requires_grad_() for x in inputs)
+            bias = mask.detach().to(form if mask.is_floating_point() else torch.bool).requires_grad_(wants)
+            both = attend(*leaves, bias=bias, wide=form)
+            asked = [*leaves, *([bias] if wants else [])]
+            results.append([both[0], *torch.autograd.grad(both, asked, [dout, dlse.to(form)])])
+        for tensor, right, wrong in zip(("out", "dq", "dk", "dv", "dbias"), *results, strict=False):
+            if tensor in bounds:
+                assert ((wrong.double() - right).abs() <= bounds[tensor].certain).all(), (name, tensor)
+
+
+def test_dlse_of_packed_sequences_may_be_an_array_and_a_wrong_lse_is_named_by_its_shape() -> None:
+    inputs, dlse = given("float32")
+    q, k, v, dout = (x[0] for x in inputs)
+
+    def packed(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        out, lse = wide(q[None], k[None], v[None])
+        return out[0], lse[0]
+
+    how: dict[str, Any] = {"q": q, "k": k, "v": v, "dout": dout, "dlse": dlse[0].numpy(), "layout": "thd"}
+    assert "dk" in accuracy.assert_close(packed, **how)
+    with pytest.raises(AssertionError, match=r"\Alse has the shape \(24, 4\), expected \(4, 24\)"):
+        accuracy.assert_close(lambda *x: (packed(*x)[0], packed(*x)[1].T), **how)
+
+
+def test_numbers_whose_squares_float64_does_not_hold_are_no_errors() -> None:
+    (q, k, v, dout), _ = given("float64")
+    accuracy.assert_close(wide, 20 * q, 20 * k, v, dout=dout)
+    accuracy.assert_close(wide, q, k, v, dout=1e-170 * dout)

@@ -9,26 +9,20 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
+from tests.unit.api import attention
 
 BORDERS, KEYS = [0, 30, 30, 96], [0, 40, 52, 128]
-LENGTHS = (2, 96, 96, 4, 2)
 
 
-def tensors(batch: int = 2, queries: int = 96, keys: int = 96, heads: int = 4, heads_kv: int = 2) -> list[Tensor]:
+def tensors(batch: int = 2, keys: int = 96, heads_kv: int = 2, queries: int = 96) -> list[Tensor]:
     """q, k, v, dout in float32."""
-    generator = torch.Generator().manual_seed(0)
-    shapes = ((queries, heads), (keys, heads_kv), (keys, heads_kv), (queries, heads))
-    return [torch.randn(batch, tokens, each, 16, generator=generator) for tokens, each in shapes]
+    return attention.tensors("float32", queries, keys, batch=batch, heads_kv=heads_kv)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """(B, S, H, D); causal: the last query sees the last key."""
-    seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(k.shape[1] - q.shape[1]) if causal else None
-    first = (x.transpose(1, 2) for x in (q, k, v))
-    return scaled_dot_product_attention(*first, attn_mask=seen, enable_gqa=True).transpose(1, 2)
+def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None = None) -> Tensor:
+    return attention.attend(q, k, v, causal=causal, bias=mask)[0]
 
 
 def sbhd(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
@@ -72,7 +66,7 @@ def varlen(
 @pytest.mark.parametrize("causal", [True, False])
 def test_packed_sequences_are_said_by_their_borders(borders: list[int], causal: bool) -> None:
     """As many keys as queries, and more of them, as where a prefix is in a cache; one of them is empty."""
-    q, k, v, dout = (x[0] for x in tensors(1, 96, borders[-1]))
+    q, k, v, dout = (x[0] for x in tensors(1, borders[-1]))
     how: dict[str, Any] = {"cu_seqlens": BORDERS} if borders is BORDERS else {
         "cu_seqlens_q": torch.tensor(BORDERS), "cu_seqlens_k": torch.tensor(borders)}  # fmt: skip
     found = accuracy.assert_close(varlen, q, k, v, dout=dout, causal=causal, layout="thd", **how)
@@ -147,9 +141,7 @@ def windowed(
     i, j = torch.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1], torch.arange(k.shape[1])
     left, right = window_size if window_size[0] >= 0 else (10**6, 10**6)
     seen = (j >= i - left) & (j <= i + (0 if causal else right))
-    seen = seen if mask is None else seen & mask
-    first = (x.transpose(1, 2) for x in (q, k, v))
-    return scaled_dot_product_attention(*first, attn_mask=seen, enable_gqa=True).transpose(1, 2)
+    return attend(q, k, v, False, seen if mask is None else seen & mask)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -175,38 +167,19 @@ def test_a_mask_that_a_function_writes_to_is_no_mask_to_judge_it_by() -> None:
     assert (mask == kept).all()
 
 
-SHAPES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "swapped": (
-        lambda x: x.transpose(1, 2),
-        r"\(2, 4, 96, 16\), expected \(2, 96, 4, 16\) \(batch, token, head, dim\)",
-    ),
-    "flat": (lambda x: x.flatten(2), r"\(2, 96, 64\), expected \(2, 96, 4, 16\)"),
-    "wider": (Tensor.double, "came as float64, expected float32"),
-}
-
-
-@pytest.mark.parametrize("change", SHAPES)
-def test_another_shape_or_dtype_is_said_in_the_function_s_layout(change: str) -> None:
-    given, (changed, says) = tensors(), SHAPES[change]
-    q, k, v, dout = given
-    with pytest.raises(AssertionError, match=rf"\Aout .*{says}"):
-        accuracy.assert_close(lambda q, k, v: changed(attend(q, k, v, False)), q, k, v, dout=dout)
-    q, k, v, dout = (x.transpose(1, 2) for x in given)
+def test_another_shape_or_dtype_is_said_in_the_function_s_layout() -> None:
+    q, k, v, dout = tensors()
+    changes: list[tuple[Callable[[Tensor], Tensor], str]] = [
+        (lambda x: x.transpose(1, 2), r"has the shape \(2, 4, 96, 16\), expected \(2, 96, 4, 16\)"),
+        (lambda x: x.flatten(2), r"has the shape \(2, 96, 64\), expected \(2, 96, 4, 16\)"),
+        (Tensor.double, "came as float64, expected float32"),
+    ]  # fmt: skip
+    for change, says in changes:
+        with pytest.raises(AssertionError, match=rf"\Aout {says}"):
+            accuracy.assert_close(lambda q, k, v, change=change: change(attend(q, k, v, False)), q, k, v, dout=dout)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     with pytest.raises(AssertionError, match=r"\Aout has the shape \(2, 96, 4, 16\), expected \(2, 4, 96, 16\)"):
-        accuracy.assert_close(lambda q, *_: q.transpose(1, 2), q, k, v, dout=dout, layout="bhsd")
-    q, k, v, dout = (x.bfloat16() for x in given)
-    with pytest.raises(AssertionError, match=r"\Aout came as float32, expected bfloat16"):
-        accuracy.assert_close(lambda q, k, v: attend(q, k, v, False).float(), q, k, v, dout=dout)
-
-
-def test_a_mask_is_not_offered_where_it_was_said_or_out_is_right() -> None:
-    q, k, v, _ = (x[0] for x in tensors(1, 96, KEYS[-1]))
-    how: dict[str, Any] = {"cu_seqlens_q": BORDERS, "cu_seqlens_k": KEYS, "causal": True, "layout": "thd"}
-    out = varlen(q, k, v, torch.tensor(BORDERS), torch.tensor(KEYS), 66, 76, True)
-    for lse in (None, out[..., 0].T):
-        with pytest.raises(AssertionError, match="lse is wrong" if lse is not None else "out is wrong") as caught:
-            accuracy.assert_close(out + (lse is None), q, k, v, lse=lse, **how)
-        assert "out is that of" not in str(caught.value)
+        accuracy.assert_close(lambda q, *_: q.transpose(1, 2), q, k, v, layout="bhsd")
 
 
 def test_none_is_not_given() -> None:
@@ -259,42 +232,3 @@ def test_a_device_without_float64_is_judged_on_the_processor() -> None:
     assert set(accuracy.assert_close(attention, q, k, v, **how)) == {"out", "dq", "dk", "dv"}  # type: ignore[arg-type]
     with pytest.raises(AssertionError, match="out is wrong"):
         accuracy.assert_close(lambda *x, attn_mask: attention(*x, attn_mask, 1.001), q, k, v, **how)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ({"cu_seqlens": [0, 40]}, "rise from 0 to the number of tokens, 96"),
-        ({"cu_seqlens_q": BORDERS}, "without cu_seqlens_k"),
-        ({"cu_seqlens": BORDERS, "layout": "bhsd"}, "layout='thd'"),
-        ({"cu_seqlens_q": BORDERS, "cu_seqlens_k": [0, 96]}, "give as many"),
-        ({"cu_seqlens": BORDERS, "cu_seqlens_padded": [0, 20, 60, 96]}, "none shorter"),
-        ({"cu_seqlens": BORDERS, "cu_seqlens_k": [0, 20, 40, 96], "window": 3}, "window came"),
-        ({"mask_mod": prefix, "attn_mask": torch.ones(96, 96)}, "give one of them"),
-        ({"layout": "hsd"}, "allowed: bhsd"),
-        ({"block_mask": 3}, "block_mask is not a BlockMask"),
-        ({"mask_mod": "causal"}, "mask_mod is not a function"),
-        ({"mask_mod": lambda query, key: query >= key}, "of item, head, query and key"),
-        ({"q_descale": "a"}, "q_descale is 'a'; give a number"),
-        ({}, "missing .* 'cu_seqlens_q'"),
-        ({"cu_seqlens": BORDERS, "documents": [30, 66]}, "give one of them"),
-        ({"cu_seqlens": [0.0, 96.0]}, "rise from 0 to the number of tokens, 96"),
-        ({"cu_seqlens": BORDERS, "sinks": 1.0}, "a finite logit of each of 4 heads"),
-        ({"documents": 96}, "lengths whose sum"),
-        ({"cu_seqlens": BORDERS, "actual": torch.zeros(96, 4, 16), "rows": slice(3)}, "rows came as slice"),
-        ({"q": None}, "q is a NoneType"),
-        ({"cu_seqlens": "0,96"}, "cu_seqlens_q='0,96'; allowed"),
-        ({"cu_seqlens": torch.tensor([[0, 96]])}, r"cu_seqlens_q=tensor\(\[\[ 0, 96\]\]\); allowed"),
-        ({"cu_seqlens": [0, 96], "layout": None}, "give .tokens, heads, dim. and layout='thd'"),
-        ({"is_causal": True}, "did you mean causal"),
-        ({"sm_scale": 0.3}, "did you mean softmax_scale"),
-        ({"k": torch.zeros(96, 2, 16, device="meta")}, "k is on meta and q on cpu; put them on one device"),
-        ({"actual": torch.zeros(96, 4, 16, device="meta")}, "out is on meta and q on cpu"),
-        ({"actual": torch.zeros(96, 4, 16), "lse": torch.zeros(4, 96, device="meta")}, "lse is on meta"),
-    ],
-)
-def test_a_mistake_in_a_call_is_one_line(how: dict[str, Any], says: str) -> None:
-    q, k, v, _ = (x if how.get("layout") == "bhsd" else x[0] for x in tensors(1))
-    with pytest.raises(accuracy.ConfigError, match=says) as caught:
-        accuracy.assert_close(**{"actual": varlen, "q": q, "k": k, "v": v, "layout": "thd"} | how)
-    assert "\n" not in str(caught.value)

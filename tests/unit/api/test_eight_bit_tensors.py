@@ -49,8 +49,8 @@ def attention(
 @pytest.mark.parametrize("dtype", [E4M3, E5M2, torch.int8])
 @pytest.mark.parametrize("dims", [(0, 1, 2, 3), (1, 3)])
 def test_healthy_attention_in_eight_bits_passes(dtype: torch.dtype, dims: tuple[int, ...]) -> None:
-    for seed in range(6):
-        given = inputs(seed, dtype, dims, (1.0, 0.2, 3.0)[seed % 3])
+    for seed in range(3):
+        given = inputs(seed, dtype, dims, (1.0, 0.2, 3.0)[seed])
         found = accuracy.assert_close(attention, **given, causal=True)
         assert set(found) == {"out"}
 
@@ -93,13 +93,3 @@ def test_tensors_in_sixteen_bits_may_stand_beside_them(names: str) -> None:
     for dtype in (torch.bfloat16, torch.float32):
         with pytest.raises(AssertionError, match="out is wrong"):
             accuracy.assert_close(lambda q, k, v, dtype=dtype: mixed(q, k, v, 1.1, dtype), **told)
-
-
-def test_a_mistake_in_a_scale_is_one_line() -> None:
-    given = inputs(0, E4M3, (1, 3))
-    for how, says in (
-        ({"k_descale": torch.ones(3, 5)}, r"k_descale has the shape \(3, 5\)"),
-        ({"dout": torch.zeros(2, 96, 4, 32)}, "gradients are not known"),
-    ):  # fmt: skip
-        with pytest.raises(accuracy.ConfigError, match=says):
-            accuracy.assert_close(attention, **given | how, causal=True)

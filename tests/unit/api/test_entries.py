@@ -18,6 +18,7 @@ from accuracy.kernel.in_jax import exactly
 from accuracy.kernel.in_jax import missing as in_jax_missing
 from accuracy.verdict.label import BUGS
 from tests.processes import python
+from tests.unit.api.attention import attend
 
 pytestmark = pytest.mark.xdist_group("entries")
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
@@ -64,10 +65,7 @@ def assert_close(device: str, folder: Path) -> None:
 
 
 def with_bias(q, k, v, *, bias):
-    """out and lse of scores to which a bias is added."""
-    k, v = (x.float().repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k) * q.shape[-1] ** -0.5 + bias
-    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v).to(q.dtype), scores.logsumexp(-1)
+    return attend(q, k, v, bias=bias)
 
 
 def assert_close_of_other_calls(device: str, folder: Path) -> None:

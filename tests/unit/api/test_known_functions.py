@@ -35,7 +35,7 @@ def test_flex_attention_is_judged_by_its_own_mask() -> None:
 @pytest.mark.parametrize("queries", [96, 40])
 def test_torch_s_own_function_is_known_by_its_name(queries: int) -> None:
     """Its layout, its word for grouped heads, and that its causal mask begins at the first key."""
-    q, k, v, dout = (x.transpose(1, 2) for x in tensors(2, queries))
+    q, k, v, dout = (x.transpose(1, 2) for x in tensors(queries=queries))
     assert "dk" in accuracy.assert_close(scaled_dot_product_attention, q, k, v, dout=dout, causal=True)
     rows = accuracy.measure([scaled_dot_product_attention, flex_attention], seqlen=32, heads=2, heads_kv=2, head_dim=8)
     assert set(rows["mask"]) == {"full"}
@@ -44,7 +44,7 @@ def test_torch_s_own_function_is_known_by_its_name(queries: int) -> None:
 
 @pytest.mark.parametrize("queries", [96, 40])
 def test_a_function_inside_partial_or_compile_is_known_too(queries: int) -> None:
-    q, k, v, dout = (x.transpose(1, 2) for x in tensors(2, queries))
+    q, k, v, dout = (x.transpose(1, 2) for x in tensors(queries=queries))
     block_mask = create_block_mask(prefix, 2, None, queries, 96, "cpu")
     inside = partial(scaled_dot_product_attention, is_causal=True)
     for how in ({"causal": True}, {}):
@@ -89,7 +89,7 @@ def test_flash_attn_s_own_functions_need_no_wrapper_and_its_lse_has_no_gradient(
 
 @pytest.mark.gpu
 def test_compiled_flex_attention_is_judged_with_gradients() -> None:
-    q, k, v, dout = (x.transpose(1, 2).to("cuda", torch.bfloat16).contiguous() for x in tensors(2, 128, 128))
+    q, k, v, dout = (x.transpose(1, 2).to("cuda", torch.bfloat16).contiguous() for x in tensors(2, 128, queries=128))
     block_mask = create_block_mask(prefix, 2, None, 128, 128, "cuda")
     found = accuracy.assert_close(torch.compile(flex_attention), q, k, v, dout=dout, block_mask=block_mask)
     assert set(found) == {"out", "dq", "dk", "dv"}

@@ -21,7 +21,7 @@ from tests.sampling import seeds
 from tests.unit.attack.damages import damage
 from tests.unit.gate import made_up
 from tests.unit.gate.made_up import MadeUp
-from tests.unit.report.embedded_rows import embedded
+from tests.unit.report.page_check import embedded
 
 pytestmark = pytest.mark.xdist_group("damage")  # the files and what commands make of them are made once
 SMALL = MadeUp(variants=("single_device", "ring"), dtypes=("bfloat16",), sizes=(2,), seeds=(0, 1))

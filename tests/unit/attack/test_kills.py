@@ -16,13 +16,10 @@ import pytest
 from accuracy.cli import check, report
 from accuracy.report import build
 from accuracy.results.run_table import read_baseline
-from tests.command_line import SHORT, CommandLine
-from tests.measuring import numbers
 from tests.unit.attack.test_damage import SMALL
 from tests.unit.gate.made_up import write_run
 
 BASELINE = Path("reports/made_up/some-gpu")
-WORDS = (*SHORT, "seed=[0,1,2]", "output_dir=run")
 EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree", "ctypes.dlsym", "os.scandir")
 MOST_EVENTS, MOST_SECONDS = 150, 2.0
 pytestmark = [pytest.mark.stress(1), pytest.mark.parametrize("seed", range(25))]
@@ -78,21 +75,6 @@ def whole(tmp_path: Path) -> Path:
 
 def accept(folder: Path, reason: str) -> None:
     assert check.main(["accept", str(folder / "run"), "--to", str(folder / "reports"), "--reason", reason]) == 0
-
-
-def test_a_killed_run_keeps_what_it_measured_and_goes_on(seed: int, accuracy: CommandLine) -> None:
-    run = accuracy.folder / "run"
-    assert accuracy(*WORDS).status == 0
-    undisturbed = numbers(run)
-    shutil.rmtree(run)
-    killed(lambda: accuracy(*WORDS), accuracy.folder, random.Random(f"run {seed}"))
-    before = {path: path.stat().st_mtime_ns for path in run.glob("results/*.parquet")}
-    answer = accuracy(*WORDS)
-    assert answer.status == 0, answer
-    assert f"{len(before)} found done" in answer.out or not before
-    assert {path: path.stat().st_mtime_ns for path in before} == before
-    pd.testing.assert_frame_equal(numbers(run), undisturbed, check_exact=True)
-    assert not list(run.rglob(".*.[0-9]*"))
 
 
 def test_a_killed_report_leaves_the_old_page_or_the_new_one(seed: int, whole: Path) -> None:

@@ -31,13 +31,6 @@ def test_healthy_kernels_of_other_seeds_pass_and_faults_do_not(dtype: str, again
         assert (mine["relative"] < rows["relative"])[["out", "dq", "dk"]].all()
 
 
-def test_the_command_prints_a_line_for_each_tensor(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["q_shape=1,48,2,16", "dtype=float32", "seeds=2", "kernel=eager,chunked", "mask=full"]) == 0
-    lines = capsys.readouterr().out.splitlines()[1:6]
-    assert [line.split()[0] for line in lines] == TENSORS
-    assert all(line.split()[-3:-1] == ["True", "True"] and "False" not in line for line in lines)
-
-
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for words, told in (
         (["q_shape=1,8,2", "dtype=float32"], "give (batch, tokens, heads, head dim)"),

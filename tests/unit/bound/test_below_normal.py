@@ -11,6 +11,7 @@ from accuracy.core import plugins
 from accuracy.core.case import Problem
 from accuracy.inputs import drawing
 from accuracy.reference import float64
+from tests.unit.api.attention import attend
 
 PROBLEM = Problem(1, 128, 2, 2, 64, "causal", 0.125)
 
@@ -18,9 +19,7 @@ PROBLEM = Problem(1, 128, 2, 2, 64, "causal", 0.125)
 def attention(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, scale: float) -> tuple[Tensor, ...]:
     """Causal, in the inputs' dtype: out, dq, dk, dv."""
     q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
-    hidden = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).triu(1 + k.shape[1] - q.shape[1])
-    scores = (torch.einsum("bqhd,bkhd->bhqk", q, k) * scale).masked_fill(hidden, -torch.inf)
-    out = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+    out, _ = attend(q, k, v, causal=True, scale=scale, wide=q.dtype)
     return out, *torch.autograd.grad(out, (q, k, v), dout)
 
 

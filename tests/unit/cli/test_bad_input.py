@@ -1,17 +1,22 @@
 """A mistake gets one line (what was given, what is allowed) and exit status 2, and nothing is written."""
 
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
-from accuracy.cli import INTERNAL_ERROR, REPORT_IT, USAGE_ERROR, job
+from accuracy.cli import INTERNAL_ERROR, REPORT_IT, USAGE_ERROR, check, job, judge, publish, reduce, report, tolerance
 from accuracy.runtime import device
 from tests import planting
 from tests.command_line import TINY, CommandLine, assert_one_line, finish, line_of, start
-from tests.unit.attack.test_bad_input import MAINS
 
+MAINS: dict[str, Callable[[Sequence[str]], object]] = {
+    "accuracy report": report.main, "accuracy publish": publish.main, "accuracy check": check.main,
+    "accuracy accept": lambda words: check.main(["accept", *words]), "accuracy judge": judge.main,
+    "accuracy reduce": reduce.main, "accuracy tolerance": tolerance.main,
+}  # fmt: skip
 MISTAKES = {  # words, and what the line must contain
     # names
     "variant=rng": ("variant 'rng' is unknown; allowed: bpt, ", "did you mean ring?"),
@@ -165,6 +170,24 @@ def test_wrong_words_of_any_command_are_told_in_one_line(
         MAINS[name](words)
     assert stopped.value.code == USAGE_ERROR
     assert line_of(capsys, name).endswith(f"({name} --help says what is allowed)\n")
+
+
+PLACES = ["", "nowhere", "/dev/null", "/dev/null/x", "\x1b[31m", "a\nb", "x" * 300, "x\x00y", "q_shape=9e9", "[", "="]
+
+
+@pytest.mark.parametrize("name", MAINS)
+def test_a_place_that_is_none_is_told_in_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place in PLACES:
+        try:
+            status = MAINS[name]([place])
+        except SystemExit as stopped:
+            status = stopped.code
+        assert status == USAGE_ERROR, place
+        line_of(capsys, name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_real_process_answers_the_same(tmp_path: Path) -> None:

@@ -42,14 +42,6 @@ def test_a_users_folder_is_found_in_both_spellings_and_listed_beside_ours(tmp_pa
     assert section(text, "flavour") == {"sweet": "A group of my own"}
 
 
-def test_a_description_is_the_first_comment_that_is_no_directive(tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text("# @package _global_\n# What it is\n# More of it\nkey: 1 # no\n")
-    assert listing.description(path) == "What it is"
-    path.write_text("key: 1\n")
-    assert listing.description(path) == ""
-
-
 def test_the_version_is_the_package_s_and_not_hydra_s(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,14 +78,3 @@ def test_an_experiment_s_help_has_its_question_its_cases_and_its_published_time(
         listing.of_experiment("regresion", [])
     with pytest.raises(ConfigError, match="write accuracy experiment=diagnose"):
         run.subcommand(["diagnose"])
-
-
-def test_a_wrong_key_has_the_nearest_one() -> None:
-    near = {
-        "dtpye": "dtype",
-        "mask": "problem.mask",
-        "problem.msak": "problem.mask",
-        "experimnt": "experiment",
-        "xyz": "",
-    }
-    assert {wrong: listing.nearest_key(wrong) for wrong in near} == near

@@ -2,7 +2,6 @@
 
 import re
 import runpy
-import subprocess
 
 import pytest
 from markdown_it import MarkdownIt
@@ -60,15 +59,6 @@ def test_with_an_address_every_link_of_the_description_leads_there() -> None:
     assert sum("/raw/main/" in each for each in found) == 1
     assert set(made["urls"]) == {"Homepage", "Documentation", "Changelog", "Issues"}
     assert BUILD["described"](ROOT) == BUILD["of_address"](ROOT, vars(paths), paths.ADDRESS)
-
-
-def test_no_file_names_the_repository_that_there_is_not() -> None:
-    former = "github.com/attention-accuracy"
-    command = ["git", "-C", str(ROOT), "grep", "-lIF", former, "--", ".", ":!tests/unit/core/test_public.py"]
-    found = subprocess.run(command, capture_output=True, text=True)
-    if found.returncode == 128:
-        pytest.skip("no checkout of git")
-    assert found.stdout.split() == []
 
 
 def test_links_of_every_kind_are_found_and_code_stays() -> None:

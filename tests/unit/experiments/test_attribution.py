@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from accuracy.core.number import shapley
-from experiments.attribution.claims import FINAL, Attribution, attributions
+from experiments.attribution.claims import Attribution, attributions
 from tests.measuring import measure
 
 PLACES = ("a", "b", "c")
@@ -27,19 +27,6 @@ def test_independent_roundings_keep_their_own_squares_and_all_shares_add_up() ->
     assert shapley(value, PLACES) == pytest.approx(squares)
     value = {chosen: float(hash(tuple(sorted(chosen))) % 97) for chosen in SUBSETS}
     assert sum(shapley(value, PLACES).values()) == pytest.approx(value[frozenset()] - value[frozenset(PLACES)])
-
-
-def test_a_rings_excess_is_its_16_bit_partials() -> None:
-    rows = measured("kernel=eager", "dtype=bfloat16", "problem.seqlen=192",
-                    "kernel.eager.probability_dtype=[input,accumulate]", "precision.partial=[input,accumulate]",
-                    "precision.gradient_partial=[input,accumulate]", "precision.merge=[sigmoid,double]")  # fmt: skip
-    found = of_tensors(rows)
-    for each in found.values():
-        assert sum(each.shares.values()) == pytest.approx(1.0)
-    assert found["out"].shares["partial"] > 0.1
-    assert abs(found["out"].shares["merge"]) < 0.01
-    assert found["dk"].excess["gradient_partial"] > 0.8
-    assert found["dq"].shares[FINAL] > 0.2
 
 
 def test_an_accumulator_in_16_bits_is_blamed() -> None:

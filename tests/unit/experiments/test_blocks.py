@@ -128,7 +128,6 @@ def test_an_experiment_has_a_readme_with_its_table_and_command_and_a_config_or_i
 
 def test_a_report_shows_what_is_in_blocks_without_their_marks() -> None:
     found = passages("packages")["Finding"]
-    assert "it has 5.4 times our error in float16" in found
     assert "<td>ring</td>" in found
     assert "!--" not in found
     assert "--&gt;" not in found

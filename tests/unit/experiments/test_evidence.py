@@ -1,6 +1,5 @@
 """Evidence is of a clean tree; what has ended is measured again only with another command, code or configuration."""
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 
 from experiments import evidence
 from experiments.blocks import changed
-from experiments.evidence import Run, account, folder_of, measure, numbered, publish_finished, runs
+from experiments.evidence import Run, account, folder_of, measure, publish_finished, runs
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = Run("mine/cpu.csv", "cpu", 5, 'echo a >> "$FOLDER"/out.csv', {"mine/cpu.csv": "out.csv"})
@@ -44,15 +43,6 @@ def test_a_tree_that_is_not_committed_is_refused(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "mine-cpu.csv").exists()
 
 
-def test_parts_have_every_run_once_and_end_in_time() -> None:
-    for device in evidence.DEVICES:
-        found = numbered(device)
-        assert {run.place for _, run in found} == {each.place for each in runs() if each.device == device}
-        for part in {number for number, _ in found}:
-            seconds = [run.seconds for number, run in found if number == part]
-            assert sum(seconds) <= evidence.PART_SECONDS or len(seconds) == 1
-
-
 def test_every_page_of_generated_numbers_has_a_run_whose_table_is_published() -> None:
     assert [run.place for run in runs() if not (ROOT / "reports" / run.place).exists()] == []
     generated = {path.parent.name for path in (ROOT / "experiments").glob("*/tables.py")}
@@ -74,10 +64,3 @@ def test_each_number_of_a_block_that_differs_from_a_commit_is_a_line(tmp_path: P
     pages[2].write_text("<!-- table: mine.a -->1.50 of 1,000 times, 2e-9<!-- end -->")
     numbers = ["mine.a: 1.25 -> 1.50 (+20.00%)", "mine.a: 3e-9 -> 2e-9 (-33.33%)"]
     assert list(changed(tmp_path, "HEAD")) == [*numbers, "mine.b: is gone", "mine.c: is new"]
-
-
-def test_the_account_names_what_decides_a_number(tmp_path: Path) -> None:
-    assert measure(SCRIPT, tmp_path, "0123456789")
-    found = json.loads((folder_of(SCRIPT, tmp_path) / evidence.STAMP).read_text())
-    assert list(found) == list(evidence.COLUMNS)
-    assert all(found[name] for name in ("identity", "code", "commit", "begun", "device", "torch", "python"))

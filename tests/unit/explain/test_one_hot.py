@@ -1,12 +1,10 @@
 """Pairs of queries and keys read off returned tensors, of attention by autograd with something planted."""
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from accuracy.explain.one_hot import rows
-from accuracy.inputs.distributions import one_hot
 from accuracy.runtime.sharding import cut
 from tests.measuring import case_of, cases, pipeline
 from tests.planted import NAMES, Plain, Plant
@@ -112,11 +110,3 @@ def test_other_inputs_and_more_tokens_than_a_row_tells_apart_are_not_counted() -
               "+variant.planted.backward=ring", "+variant.planted.sharding=contiguous", "dtype=float32")  # fmt: skip
     for words, counted in (((), True), (("inputs=[]", "inputs=gaussian"), False), (("problem.seqlen=72",), False)):
         assert [bool(rows) for rows in measured(*broken, *words)] == [counted]
-
-
-def test_a_row_is_a_unit_vector_and_no_two_of_a_group_are_alike() -> None:
-    drawn = {name: one_hot(np.random.default_rng(0), (1, 16, heads, 64), name)[0].reshape(-1, 64)
-             for name, heads in {"q": 2, "k": 1, "dout": 2}.items()}  # fmt: skip
-    for x in drawn.values():
-        assert (x @ x.T == np.eye(len(x))).all()
-    assert not (drawn["q"] @ drawn["k"].T).any()

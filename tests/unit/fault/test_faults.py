@@ -93,21 +93,6 @@ def test_healthy_variants_are_not_accused_in_any_shape(shape: str, stress: bool)
         assert any("merely rounds" in each for each in sentences(measured, judged).values())
 
 
-def test_healthy_rings_are_not_called_faulty_where_their_partials_cancel() -> None:
-    """On attention sinks and outliers rings round far more than single device does. Condition numbers say so: with
-    others, as if nothing cancelled, rings would be alarmed, and where there are none nobody is."""
-    rings = ["ring", "zigzag", "striped", "llama3_ring"]
-    found = measure.results(rings, "inputs=[gaussian,attention_sink,outliers]", "conditions=true", "also=null",
-                            "dtype=[bfloat16,float16,float32]", "world_size=4", "kernel=torch_math")  # fmt: skip
-
-    def alarmed(table: pd.DataFrame) -> int:
-        return rates.false_alarms(rings, verdicts(table), table).alarmed
-
-    assert alarmed(found) == 0
-    assert alarmed(found.assign(condition_sum=1.0, condition_rounding=1.0)) > 10
-    assert alarmed(found.assign(condition_sum=None, condition_rounding=None)) == 0
-
-
 def test_the_rates_can_fail() -> None:
     """A fault that is not missed as what it is, is missed as anything else, and would be a false alarm if healthy."""
     results = synthetic.bend(synthetic.healthy(), {"tensor": "dq"}, error_rel=0.3)

@@ -42,7 +42,6 @@ def test_a_run_becomes_a_baseline_with_sums_and_a_second_keeps_the_history_and_s
     worse = SMALL.but(worse=lambda variant, *cell: 1.2 if variant == "ring" and cell[2] == "dq" else 1.0)
     assert accept(worse, "dq in\n16 bits \x1b[31m") == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("- 2026-11-21 0123456789ab: dq in 16 bits [31m (18 cells, from +0.0% in ")
     assert "to +20.0% in ring bfloat16 W=" in last
     assert [each["reason"] for each in history()] == ["first", "dq in 16 bits [31m"]
     assert history()[1]["change"] in last
@@ -86,12 +85,9 @@ def test_a_table_that_was_changed_and_one_seed_are_no_baseline_and_it_is_said_wh
     assert check.main(["accept", "run", "--force"]) == 0
     assert "1 seed in each of 18 cells: no test can use it" in capsys.readouterr().out
     assert accept(SMALL.but(seeds=tuple(range(8))), "more seeds") == 0
-    said = capsys.readouterr().out
-    assert ("8 seeds in each of 18 cells" in said, "24 seeds" in said) == (True, True)
+    assert "8 seeds in each of 18 cells" in capsys.readouterr().out
     assert accept(SMALL.but(seeds=tuple(range(24))), "more seeds") == 0
-    said = capsys.readouterr().out
-    assert "24 seeds in each of 18 cells: 8 fresh seeds surely catch a rise of 10% in 18 cells" in said
-    assert said.count("24 seeds") == 1
+    assert "8 fresh seeds surely catch a rise of 10% in 18 cells" in capsys.readouterr().out
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -89,16 +89,10 @@ def test_the_page_runs_nothing_and_marks_the_failed_cell_with_its_rank_and_a_hea
     (badge,), (title,) = re.findall('id="badge" class="chip bad">(.+?)<', first), re.findall('id="title">(.+?)<', first)
     assert (badge, title.startswith("llama3 bfloat16 W=4 dk, rank 2: ")) == ("REGRESSION", True)
     assert len(title.split()) <= MOST_WORDS
-    assert "<dd>0123456789ab</dd><dt>the baseline&#39;s commit: " in first
-    assert re.findall(r'<th scope="col">(\w+)', first)[1:] == ["out", "dq", "dk", "dv", "lse", "delta"]
     row = first[first.index("<tbody>", first.index('class="matrix"')) :].partition("</tr>")[0]
     assert "llama3 bfloat16 W=4</th>" in row
     assert row.count("\u2718") == row.count("accused") == 1
-    assert "\u2718 2.4" in row  # on that rank twice the 1.2 of all ranks, which is as before
-    assert "<small>rank 2, was 1.2" in row
-    cells = page[page.index('<section id="cells"') :]
-    worst = cells[cells.index("<tbody>") :][:300]
-    assert [word for word in ("llama3", "regression") if word not in worst] == []
+    assert "<small>rank 2, was 1.2" in row  # on that rank twice the 1.2 of all ranks, which is as before
     gate(MadeUp(luck=1), "--out", str(tmp_path / "healthy"))
     healthy = (tmp_path / "healthy" / "compare.html").read_text()
     assert "No cell is worse than the baseline<" in healthy
@@ -141,23 +135,3 @@ def test_the_headline_names_the_seed_and_a_result_before_what_follows_from_it(
     assert "ring bfloat16 W=" in headline
     assert " dv, rank " in headline or " dv: " in headline
     assert "seed 5 is +" in headline
-
-
-def test_a_matrix_without_a_single_device_is_told_over_the_floor(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for variants, name in ((("ring",), "x floor"), (("single_device", "ring"), "x single device")):
-        check.main([str(write_run(tmp_path, MadeUp(variants=variants)))])
-        assert name in capsys.readouterr().out.splitlines()[3]
-
-
-def test_what_to_do_is_in_the_text_and_diagnoses_a_function_of_somebodys(gate: Gate, out: Path) -> None:
-    def wrong(about: dict, rows: list[dict]) -> list[dict]:
-        bad = [{**with_error(row, 0.3, row["single_device_rel"]), "error_max": 0.3, "error_rms": 0.3} for row in rows]
-        mine = {"variant": "mine", "options": "fn=a.py:mine,layout=bshd", "sharding": "contiguous"}
-        return [{**row, **mine} for row in bad] if about["variant"] == "ring" else rows
-
-    said = gate(MadeUp(change=wrong), against=None)
-    command = "accuracy experiment=diagnose variant=callable variant.callable.fn=a.py:mine variant.callable.layout=bshd"
-    assert (said.status, f"{command} variant.sharding=contiguous names the step." in said.out) == (5, True), said.out
-    assert "- Mend it, or accept a run of 24 seeds: " in (out / "comment.md").read_text()

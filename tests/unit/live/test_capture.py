@@ -11,11 +11,11 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
-from accuracy.core.recording import facts_of, recorded
+from accuracy.core.recording import recorded
 from accuracy.live import judge
 from accuracy.verdict.label import NOT_MEASURED, ROUNDING
 from tests.unit.live import model as models
-from tests.unit.live.model import Model, attend, stack
+from tests.unit.live.model import stack
 
 
 def trained(model: nn.Module, x: Tensor | None = None) -> list[Tensor]:
@@ -89,32 +89,6 @@ def test_what_cannot_be_read_runs_on_and_is_spoken_of_and_a_step_that_raises_is_
     with pytest.raises(ZeroDivisionError), accuracy.capture(None, tmp_path):
         raise ZeroDivisionError
     assert functional.scaled_dot_product_attention is torch._C._nn.scaled_dot_product_attention
-
-
-MISTAKES: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"every": 0}, "every=0; allowed: a whole number from 1"),
-    ({"layout": "bsdh"}, "layout='bsdh'; allowed: bshd, bhsd, sbhd, thd"),
-    ({"sharding": "ring"}, "sharding='ring'; allowed: None, contiguous"),
-    ({"functions": ["nobody:knows"]}, "nobody:knows cannot be loaded"),
-    ({"functions": [len]}, "builtins:len has parameters obj; allowed: some that begin with q, k, v"),
-)
-
-
-def test_what_is_not_allowed_is_one_line(tmp_path: Path) -> None:
-    for given, line in MISTAKES:
-        with pytest.raises(accuracy.ConfigError) as caught:
-            accuracy.capture(None, tmp_path, **given)
-        assert (line in str(caught.value), "\n" in str(caught.value)) == (True, False)
-
-
-def test_a_file_states_its_own_shapes_and_its_mask(tmp_path: Path) -> None:
-    model = Model(attend)
-    with accuracy.capture(model, tmp_path, functions=["tests.unit.live.model:attend"]):
-        model(torch.zeros(1, 48, dtype=torch.long)).sum().backward()
-    accuracy.capture.wait()
-    facts = facts_of(next(tmp_path.glob("*.safetensors")))
-    assert (facts.documents, facts.causal, facts.scale, facts.layout) == ((20, 28), True, 0.25, "bshd")
-    assert (facts.shapes["q"], facts.shapes["lse"]) == ((1, 48, 4, 16), (1, 4, 48))
 
 
 @pytest.mark.gpu

@@ -1,7 +1,6 @@
 """A failing capture shrinks to the few tokens, heads and dims that it takes, and the script shows it alone."""
 
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import accuracy
 from accuracy.cli import reduce as command
 from accuracy.live import script
 from accuracy.live.reduce import reduce
-from accuracy.live.script import smallest
 from tests.command_line import line_of
 from tests.unit.live import faulty, model
 
@@ -89,16 +87,6 @@ def test_what_cannot_be_reduced_is_one_line(tmp_path: Path, capsys: pytest.Captu
     ):
         assert command.main([str(folders[name]), *words]) == 2
         assert line in line_of(capsys, "accuracy reduce")
-
-
-def test_nothing_of_what_is_left_can_be_left_out() -> None:
-    faults: tuple[Callable[[list[int]], bool], ...] = (
-        lambda x: 3 in x, lambda x: {3, 77} <= {*x}, lambda x: len(x) >= 5, lambda x: sum(x) >= 200, lambda x: True,
-    )  # fmt: skip
-    for fails in faults:
-        kept = smallest(range(100), fails)
-        assert fails(kept)
-        assert len(kept) == 1 or not any(fails([x for x in kept if x != out]) for out in kept)
 
 
 def test_no_code_of_a_layer_s_name_runs_with_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

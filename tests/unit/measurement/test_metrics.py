@@ -77,17 +77,6 @@ def test_worked_example() -> None:
         np.testing.assert_allclose(columns[name], expected, rtol=4 * ULP, atol=0, err_msg=name)
 
 
-def test_all_ranks_together_equal_one_rank_that_holds_everything() -> None:
-    """The same 48 terms added in another order: 48 roundings."""
-    x, reference = torch.randn(2, 4, 1, 3, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    apart = metrics.with_all_ranks(sums_of(x, reference))
-    whole = sums_of(x.reshape(1, 1, 12, 2, 2), reference.reshape(1, 1, 12, 2, 2))
-    for name in ("total", "square", "signed_square", "norm_square", "count", "largest", "nonfinite"):
-        np.testing.assert_allclose(getattr(apart, name)[-1], getattr(whole, name)[0], rtol=48 * ULP, err_msg=name)
-    # a sum with cancellation: the bound is relative to the sum of sizes
-    np.testing.assert_allclose(apart.signed[-1], whole.signed[0], atol=48 * ULP * whole.total[0])
-
-
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1e200, 5e-324)
 
 
@@ -105,18 +94,6 @@ def test_no_value_on_either_side_makes_a_metric_nan() -> None:
             )
             for name, column in columns.items():
                 assert not np.isnan(column).any(), (x, reference, name, column)
-
-
-def test_the_error_of_what_is_not_finite() -> None:
-    for x, reference, error in (
-        (math.nan, 1.0, math.inf), (math.nan, math.nan, math.inf), (math.nan, math.inf, math.inf),
-        (math.inf, 1.0, math.inf), (-math.inf, 1.0, -math.inf), (1.0, math.inf, -math.inf),
-        (math.inf, -math.inf, math.inf), (math.inf, math.inf, 0.0), (-math.inf, -math.inf, 0.0), (0.0, -0.0, 0.0),
-    ):  # fmt: skip
-        found = metrics.error_of(torch.tensor([x]), torch.tensor([reference], dtype=torch.float64)).item()
-        assert found == error, (x, reference)
-    largest = torch.finfo(torch.float64).max  # finite values whose distance is not
-    assert sums_of(shards([largest]), shards([-largest])).largest.tolist() == [math.inf]
 
 
 def test_ratios_and_significances_of_nothing_are_zero_one_or_infinite() -> None:
@@ -172,20 +149,6 @@ def test_the_worst_element_keeps_its_global_place(sharding: str) -> None:
         assert metrics.with_all_ranks(reduced).worst[-1] == reduced.worst[owner]
     place = worst_places(np.array([3 * 4 + 2.0]), torch.Size((1, 1, 6, 4)), torch.arange(6)[None])
     assert place == {"worst_batch": [0], "worst_token": [3], "worst_head": [2], "worst_dim": [-1]}
-
-
-def test_metrics_of_several_tensors_at_once_are_those_of_each() -> None:
-    """To the last bit, with as many ranks as numpy adds one after another, and more."""
-    for ranks in (1, 8, 9):
-        generator = torch.Generator().manual_seed(ranks)
-        pairs = [torch.randn(2, ranks, 1, 3, 2, 4, dtype=torch.float64, generator=generator) for _ in range(3)]
-        each = [sums_of(x, reference) for x, reference in pairs]
-        ulp = [spacings(x, reference, "float32") for x, reference in pairs]
-        joined = metrics.of_tensors(each)
-        together = metrics.metric_columns(joined, joined, joined, joined, np.array(ulp))
-        for number, sums in enumerate(each):
-            alone = metrics.metric_columns(sums, sums, sums, sums, ulp[number])
-            assert all(column[number].tobytes() == alone[name].tobytes() for name, column in together.items())
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)

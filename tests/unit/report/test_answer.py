@@ -10,9 +10,8 @@ from accuracy.report import about
 from accuracy.report.first_screen import Answer
 from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import material_of, read_folder
-from accuracy.verdict.headline import within
+from accuracy.verdict.headline import MOST_WORDS, within
 from tests.unit.report import tables
-from tests.unit.report.headline_check import contradictions
 from tests.unit.report.tables import Change, run_of, shape
 
 REPORTS = Path(__file__).parents[3] / "reports"
@@ -69,39 +68,13 @@ def test_badge_title_and_numbers_are_about_the_worst_of_what_is_wrong(name: str,
     found = answer_of(material_of(run))
     assert found.badge == badge
     assert part in found.title
-    assert contradictions(found.title, found.tiles, run.measured) == []
+    assert 0 < len(found.title.split()) <= MOST_WORDS
     worst = found.worst
     seen = worst and (worst.tensor, worst.dtype, worst.world_size, pytest.approx(worst.times, rel=0.01), worst.rank)
     assert seen == cell
     done = run.cases.loc[run.cases["status"] == "ok"]
     assert found.tiles[-1].value == str(len(done))
     assert len(found.tiles) == 1 if cell is None else len(found.tiles) in (3, 4)
-
-
-WRONG = {
-    "healthy": [
-        ("No bug found", [("1.05\N{MULTIPLICATION SIGN}", "single device's error: dk of ring, bfloat16, 4 ranks")]),
-        ("No bug found", [("1.25\N{MULTIPLICATION SIGN}", "single device's error: dk of ring, bfloat16, 4 ranks")]),
-        ("No bug found", [("1.15\N{MULTIPLICATION SIGN}", "single device's error: dk of ring, bfloat16, 8 ranks")]),
-        ("No bug found, " + "but said in too many words, " * 3, []),
-    ],
-    "a logic bug": [
-        ("No bug found: every kernel merely rounds", []),
-        ("ring: dk is wrong", [("160\N{MULTIPLICATION SIGN}", "single device's error: dk of ring, float16, 4 ranks")]),
-        (
-            "zigzag: dk is wrong",
-            [("160\N{MULTIPLICATION SIGN}", "single device's error: dk of zigzag, bfloat16, 4 ranks")],
-        ),
-    ],
-    "not finite": [("No bug found", [])],
-}
-
-
-def test_a_planted_wrong_title_or_number_is_found(tmp_path: Path) -> None:
-    for name, told in WRONG.items():
-        table, change, *_ = EXPECTED[name]
-        measured = run_of(tmp_path / name, table, change).measured
-        assert all(contradictions(title, tiles, measured) for title, tiles in told), name
 
 
 def test_a_title_has_twelve_words_whatever_it_could_say() -> None:
@@ -126,13 +99,6 @@ def test_of_verdicts_alike_the_furthest_leads_and_what_to_take_instead_is_not_fl
     found = answer(tmp_path / "one", tables.FEW, tables.logic)
     assert found.command == "accuracy experiment=diagnose variant=ring"
     assert "Take zigzag (1.15 times single device's error) instead." in found.advice.unescape()
-
-
-def test_variants_that_differ_in_their_policy_alone_are_told_apart(tmp_path: Path) -> None:
-    run = run_of(tmp_path, shape(variants=("single_device", "ring")), partial(tables.two_policies, factor=1.0))
-    said = [each.sentence for each in material_of(run).found]
-    assert len(said) == len({*said}) == 3
-    assert any(sentence.startswith("ring (lse=bfloat16) merely rounds") for sentence in said)
 
 
 def test_a_user_s_function_is_called_by_what_the_command_line_knows_it_by(tmp_path: Path) -> None:
@@ -164,21 +130,7 @@ def test_matrix_and_picture_have_the_worst_first_with_its_ratio(tmp_path: Path) 
     assert found.more == "and 6 more, none worse"
 
 
-published = pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
-
-
-@published
-@pytest.mark.stress(1)
-@pytest.mark.parametrize("name", ["calibration/amd-epyc", "million_tokens/nvidia-h200", "split_kv/nvidia-h200",
-                                  "real_ranks/nvidia-h200-x2", "gate_power/amd-epyc"])  # fmt: skip
-def test_a_measured_table_s_headline_is_not_contradicted_by_it(name: str) -> None:
-    run = read_folder(REPORTS / name)
-    object.__setattr__(run, "record", {**run.record, "experiment": "adhoc"})
-    found = answer_of(material_of(run))
-    assert contradictions(found.title, found.tiles, run.measured) == []
-
-
-@published
+@pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
 def test_a_published_answer_leads_where_the_table_bears_it_out_and_else_the_verdict() -> None:
     """That tables bear an Answer out is held by `make lint`. Of all the worst would be zigzag's, diagonal last."""
     run = read_folder(REPORTS / "remedies" / "nvidia-h200-x2")

@@ -6,7 +6,7 @@ import pytest
 from accuracy.report.explorer import encode_rows
 from accuracy.report.folder import read_folder
 from accuracy.report.series import with_labels
-from tests.unit.report.embedded_rows import decoded
+from tests.unit.report.page_check import decoded
 from tests.unit.report.synthetic import Shape, write_large_run
 
 BUDGET = 100_000

@@ -11,7 +11,7 @@ from accuracy.report.folder import read_folder
 from tests.command_line import line_of
 from tests.processes import python
 from tests.unit.report import page_check
-from tests.unit.report.embedded_rows import embedded
+from tests.unit.report.page_check import embedded
 from tests.unit.report.synthetic import HOSTILE, HOSTILE_SHAPE, Shape, write_large_run, write_run
 from tests.unit.report.tables import Change, run_of, shape
 
@@ -38,12 +38,6 @@ def test_the_page_stands_alone_and_every_chart_has_a_text(page: str) -> None:
     assert page.count('class="chart"') == 1  # the key picture; all others are drawn from the rows
     for good, bad in (("<desc", "<g"), ('role="img"', ""), ("<table", "<div")):
         assert page_check.charts_without_text(page.replace(good, bad))
-
-
-def test_colours_follow_the_page_into_the_dark(page: str) -> None:
-    drawn = page[page.index("<main") : page.index("</main>")]
-    assert "var(--series-" in drawn
-    assert "stroke:#" not in drawn.replace(" ", "")
 
 
 def test_the_page_needs_no_torch_and_its_bytes_are_the_same_again(folder: Path, page: str, tmp_path: Path) -> None:

@@ -57,14 +57,3 @@ def test_switches_are_put_back_even_after_an_error(before: bool) -> None:
         raise KeyError
     assert (inside.tf32_products, inside.reduced_attention_sums) == (not before, True)
     assert arithmetic.switches() == standing
-
-
-def test_what_a_function_makes_deterministic_is_so_for_the_next_one_no_more() -> None:
-    """Inductor's setting, which torch's debug mode leaves, too."""
-    inductor = pytest.importorskip("torch._inductor.config")
-    if not hasattr(inductor, "deterministic"):
-        pytest.skip("this torch's Inductor has no setting of its own")
-    before = inductor.deterministic, torch.are_deterministic_algorithms_enabled()
-    with arithmetic.settings_restored():
-        torch.use_deterministic_algorithms(True)
-    assert (inductor.deterministic, torch.are_deterministic_algorithms_enabled()) == before

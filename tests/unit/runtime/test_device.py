@@ -1,22 +1,7 @@
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from accuracy.runtime import device
-
-
-def test_free_memory_of_a_gpu_is_asked_of_its_driver_which_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: SimpleNamespace(total_memory=100))
-    monkeypatch.setattr(torch.cuda, "device_memory_used", lambda: 40)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (50, 100))
-    assert device.free_bytes("cuda") == 60
-
-    def missing() -> int:
-        raise ModuleNotFoundError("nvidia-ml-py does not seem to be installed")
-
-    monkeypatch.setattr(torch.cuda, "device_memory_used", missing)
-    assert device.free_bytes("cuda") == 50
 
 
 @pytest.mark.parametrize("pieces", [1, 768])

@@ -5,9 +5,7 @@ import math
 import pytest
 import torch
 
-from accuracy.core.sharding import SHARDINGS
 from accuracy.runtime.dropout import GOLDEN, Dropout, _mixed
-from accuracy.runtime.sharding import token_map
 
 LIKE = torch.empty(0, dtype=torch.float64)
 
@@ -21,15 +19,6 @@ def test_numbers_are_those_of_the_published_generator() -> None:
     places = torch.arange(1, 5) * GOLDEN + 1234567
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
     assert [x % 2**64 for x in _mixed(places).tolist()] == expected
-
-
-@pytest.mark.parametrize("sharding", SHARDINGS)
-def test_a_shard_s_mask_is_a_part_of_the_whole(sharding: str) -> None:
-    """Of two ranks, items of the batch from the second on and heads from the third on."""
-    tokens = token_map(sharding, 48, 2)
-    part = Dropout(0.3, 7).at(tokens[1], tokens[0]).of_heads(2).block(slice(3, 9), slice(5, 20))
-    rows, columns = tokens[1][3:9], tokens[0][5:20]
-    assert torch.equal(part.kept(range(1, 2), 2, LIKE), whole()[1:2, 2:4][:, :, rows][..., columns])
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])

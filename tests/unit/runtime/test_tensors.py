@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from accuracy.core.dtype import FORMATS
-from accuracy.core.sharding import SHARDINGS, segments
+from accuracy.core.sharding import segments
 from accuracy.runtime.rounding import round_to
-from accuracy.runtime.sharding import cut, join, token_map
+from accuracy.runtime.sharding import token_map
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -38,14 +38,6 @@ def test_a_gpu_rounds_to_the_same_bits(dtype: str) -> None:
     x = torch.randn(2**16, dtype=torch.float64, generator=generator) * 2.0 ** torch.linspace(-160, 120, 2**16).double()
     there = round_to(x.cuda(), getattr(torch, dtype)).cpu()
     assert torch.equal(there.double().view(torch.int64), round_to(x, getattr(torch, dtype)).double().view(torch.int64))
-
-
-@pytest.mark.parametrize("sharding", SHARDINGS)
-def test_join_undoes_cut(sharding: str) -> None:
-    x = torch.randn(2, 24, 3, 5)
-    for size in (1, 2, 3, 4):
-        assert torch.equal(join(cut(x, sharding, size), sharding), x)
-        assert sorted(token_map(sharding, 24, size).flatten().tolist()) == list(range(24))
 
 
 def test_the_maps_are_the_published_ones_and_segments_are_runs_of_them() -> None:

@@ -10,12 +10,6 @@ from accuracy.verdict.label import LOGIC
 from accuracy.verdict.verdict import verdicts
 from tests import planting
 from tests.measuring import measure
-from tests.unit.fault.healthy import INPUTS
-
-VARIANTS = (
-    "ring", "zigzag", "striped", "llama3", "llama3_ring", "ulysses", "bpt_ring", "double_ring", "te_p2p",
-    "te_all_gather",
-)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -48,15 +42,6 @@ def assert_none_beyond(*words: str) -> None:
     judged = rows[~rows["tensor"].isin(["delta", "dsink"])]
     assert set(judged["tensor"]) == {"out", "lse", "dq", "dk", "dv"}
     assert (judged["beyond"] == 0).all(), words
-
-
-@pytest.mark.stress(4, "dtype")
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
-@pytest.mark.parametrize("inputs", INPUTS)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_no_element_of_a_healthy_schedule_is_beyond(variant: str, inputs: str, dtype: str) -> None:
-    assert_none_beyond(f"variant={variant}", f"dtype={dtype}", f"inputs={inputs}", "world_size=[1,4]",
-                       "problem.seqlen=48")  # fmt: skip
 
 
 def test_windows_documents_caps_and_formats_that_the_case_asks_for_have_bounds() -> None:

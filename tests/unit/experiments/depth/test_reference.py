@@ -1,14 +1,13 @@
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from experiments.depth.attention import Exact
 from experiments.depth.layers import DIFFERENTIATED, block, loss_of, quantities
 from experiments.depth.weights import Model, model_of
+from tests.unit.api.attention import attend
 from tests.unit.experiments.depth.stacks import one
 
 SUMS = 2.2e-13
@@ -17,10 +16,7 @@ layer, there and back, in 3 layers are 42 of them."""
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], dim=2) for x in (k, v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5
-    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-    return torch.einsum("bhqk,bkhd->bqhd", F.softmax(scores.masked_fill(hidden, -torch.inf), dim=-1), v)
+    return attend(q, k, v, causal=True)[0]
 
 
 def plain_loss(model: Model, layers: list[Mapping[str, Tensor]], residual: bool) -> Tensor:
@@ -44,16 +40,3 @@ def test_the_gradients_are_those_of_torch_s_autograd_through_the_whole_stack(wor
             expected = layer[name].grad
             assert expected is not None
             assert (found[place, f"d_{name}"] - expected).norm() <= SUMS * expected.norm()
-
-
-def test_words_of_later_places_change_no_earlier_output() -> None:
-    case, stack = one("dtype=float64", "world_size=1", "variant=ring")
-    model = model_of(case, stack)
-    other = model.words.clone()
-    other[:, 12:] = (other[:, 12:] + 1) % 48
-    outputs = [
-        next(x.value for x in quantities(made, stack, Exact(case), torch.float64, 8) if (x.layer, x.tensor) == (3, "x"))
-        for made in (model, replace(model, words=other))
-    ]
-    assert torch.equal(outputs[0][:, :12], outputs[1][:, :12])
-    assert not torch.equal(outputs[0][:, 12:], outputs[1][:, 12:])

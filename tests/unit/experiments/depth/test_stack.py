@@ -1,7 +1,10 @@
+import math
+
 import pytest
 
 from accuracy.results import table
 from accuracy.variant.base import schedule_of
+from experiments.depth import weights as trained
 from experiments.depth.attention import Ranks
 from experiments.depth.table import SCHEMA, STACK
 from tests.measuring import configuration
@@ -25,14 +28,6 @@ def test_in_float64_every_variant_is_exact(variant: str) -> None:
     assert rows.loc[~unsupported, "error_rel"].max() < EXACT
 
 
-def test_a_stack_in_bfloat16_rounds_as_bfloat16_does() -> None:
-    """Not exact, not wrong: between the rounding of one number and that of every one of some hundred, u = 2^-8."""
-    rows = measured("variant=[ring,zigzag]", "dtype=bfloat16", "world_size=4")
-    errors = rows.loc[rows["tensor"] != "loss", "error_rel"]
-    assert errors.min() > 0
-    assert 1e-3 < errors.median() < 100 * 2**-8
-
-
 def test_a_wrong_backward_shows_in_every_gradient_below_and_in_no_output() -> None:
     stale = [f"+variant.wrong.{way}=tests.unit.fault.planted:bpt_stale_buffer" for way in ("forward", "backward")]
     rows = measured("variant=[]", *stale, "+variant.wrong.sharding=contiguous", "dtype=float64", "world_size=4")
@@ -40,21 +35,6 @@ def test_a_wrong_backward_shows_in_every_gradient_below_and_in_no_output() -> No
     assert rows.loc[forward, "error_rel"].max() < EXACT
     assert rows.loc[(rows["tensor"] == "dx"), "error_rel"].min() > 1e-3
     assert rows.loc[rows["tensor"] == "d_query", "error_rel"].min() > 1e-3
-
-
-def test_a_right_forward_on_a_wrong_kernel_backward_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest slip: one gradient of one rank scaled by 1 + 1e-9."""
-    from accuracy.variant import ulysses
-
-    healthy = ulysses.Ulysses.backward
-
-    async def slipped(self, rank, *tensors):  # type: ignore[no-untyped-def]
-        dq, dk, dv = await healthy(self, rank, *tensors)
-        return (dq * (1 + 1e-9) if rank.world.rank == 1 else dq), dk, dv
-
-    monkeypatch.setattr(ulysses.Ulysses, "backward", slipped)
-    rows = measured("variant=ulysses", "dtype=float64", "world_size=2")
-    assert rows.loc[rows["tensor"] == "d_query", "error_rel"].min() > 100 * EXACT
 
 
 def test_every_layer_and_tensor_has_a_row_and_every_row_all_numbers() -> None:
@@ -75,18 +55,6 @@ def test_every_layer_and_tensor_has_a_row_and_every_row_all_numbers() -> None:
     assert set(rows) <= set(SCHEMA.names)
 
 
-def test_a_schedule_that_raises_becomes_a_row_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    from accuracy.variant import ulysses
-
-    async def broken(*given):  # type: ignore[no-untyped-def]
-        raise RuntimeError("a wire was cut")
-
-    monkeypatch.setattr(ulysses.Ulysses, "backward", broken)
-    rows = measured("variant=ulysses", "world_size=2")
-    assert list(rows["status"]) == [table.FAILED]
-    assert "a wire was cut" in rows["reason"].iloc[0]
-
-
 def test_each_layer_of_a_stack_drops_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same in the stack, in its reference, on one device and on every rank, and again in the backward."""
     words = ("variant=[ring,llama3]", "world_size=2", "dtype=float64", "problem.dropout=0.3")
@@ -95,3 +63,17 @@ def test_each_layer_of_a_stack_drops_other_weights(monkeypatch: pytest.MonkeyPat
     assert rows["error_rel"].max() < EXACT
     monkeypatch.setattr(Ranks, "at", lambda self, layer: self)  # of all layers alike
     assert measured(*words)["error_rel"].max() > 1e-2
+
+
+FITTING = (
+    "stack.weights=trained", "stack.width=64", "stack.feed_forward=192", "stack.vocabulary=256", "problem.seqlen=128",
+    "problem.batch=1", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=32", "variant=ring", "world_size=4",
+)  # fmt: skip
+
+
+def test_it_predicts_text_that_it_was_not_trained_on() -> None:
+    """Much better than knowing nothing (ln 256 nats a byte); in bfloat16 over a ring off by less than one rounding."""
+    rows = measured(*FITTING, f"stack.layers={trained.LAYERS}")
+    loss = rows[rows["tensor"] == "loss"].iloc[0]
+    assert loss["reference_value"] < math.log(256) / 2
+    assert loss["error_rel"] < 2**-8

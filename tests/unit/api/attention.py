@@ -1,0 +1,47 @@
+"""Attention as a stranger writes it, under any mask, bias, sink and cap, and the tensors that tests call it with."""
+
+import torch
+from torch import Tensor
+
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+HEADS = 4
+
+
+def tensors(
+    dtype: str = "float32", queries: int = 40, keys: int = 56, *, batch: int = 2, heads_kv: int = 2, dim: int = 16,
+    seed: int = 0, device: str = "cpu",
+) -> list[Tensor]:  # fmt: skip
+    """q, k, v, dout of 4 query heads, (B, S, H, D)."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((queries, HEADS), (keys, heads_kv), (keys, heads_kv), (queries, HEADS))
+    drawn = [torch.randn(batch, size, heads, dim, generator=generator) for size, heads in shapes]
+    return [x.to(device, getattr(torch, dtype)) for x in drawn]
+
+
+def wider(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def visible(queries: int, keys: int, device: torch.device) -> Tensor:
+    """The causal mask by which the last query sees the last key."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None, bias: Tensor | None = None,
+    sinks: Tensor | None = None, softcap: float = 0.0, wide: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """out (B, S, H, D) and lse (B, H, S). bias: what is added, or a boolean mask; wide: the dtype of all sums, by
+    default float32 or wider."""
+    wide = wide or wider(q.dtype)
+    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2).to(wide) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.to(wide), k) * (scale or q.shape[-1] ** -0.5)
+    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
+    if bias is not None:
+        scores = scores.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else scores + bias.to(wide)
+    if causal:
+        scores = scores.masked_fill(~visible(*scores.shape[-2:], q.device), -torch.inf)
+    if sinks is not None:  # a logit more, whose value is 0
+        scores = torch.cat([scores, sinks.to(wide).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
+    weights = scores.softmax(-1)[..., : k.shape[1]]
+    return torch.einsum("bhqk,bkhd->bqhd", weights, v).to(q.dtype), scores.logsumexp(-1)
