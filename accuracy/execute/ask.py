@@ -11,6 +11,7 @@ A window that is a number counts the keys behind a query's own, or all that it s
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -24,7 +25,7 @@ from accuracy.config.resolve import EVERYWHERE
 from accuracy.core.case import Part, Problem, Variant, options_text
 from accuracy.core.plugins import load_function
 from accuracy.core.sharding import parts_of
-from accuracy.execute import run, shapes
+from accuracy.execute import dispatch, run, shapes
 from accuracy.execute.folder import opened
 from accuracy.execute.plan import Planned, plan
 from accuracy.results import table
@@ -259,13 +260,16 @@ def planned(tiny: Configuration) -> list[Planned]:
     return plan(tiny, None, tiny.world_sizes[0])
 
 
-def measured_here(tiny: Configuration, config: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the table of a run of its own, which is not kept. config: what a run records."""
+def measured_here(
+    tiny: Configuration, config: Mapping[str, Any], launched: dispatch.Launched | None = None
+) -> pd.DataFrame:
+    """Return the table of a run of its own, which is not kept. config: what a run records; launched: the real ranks
+    that this process is the first of."""
     tiny = replace(tiny, case_seconds=min(SECONDS, tiny.case_seconds))
-    with TemporaryDirectory(prefix="accuracy-") as folder:
+    with TemporaryDirectory(prefix="accuracy-") if launched is None else nullcontext(launched.task.folder) as folder:
         plans = planned(tiny)
         with opened(Path(folder), tiny.device):
-            outcome = run.execute(tiny, config, plans, Path(folder), ["(asked)"], quiet=True)
+            outcome = run.execute(tiny, config, plans, Path(folder), ["(asked)"], launched, quiet=True)
         if outcome.interrupted:
             raise KeyboardInterrupt
         return table.read_results(Path(folder))
