@@ -91,8 +91,8 @@ def with_answers(configuration: Configuration, ask: Ask) -> Answered:
     if in_tf32 and {"float16"} <= {*taken} and "float64" not in taken:
         taken = tuple(each for each in taken if each != "float32")  # float16 has as many digits, and float32 sums
     if len(taken) < len(configuration.dtypes) and "dtype" not in configuration.given:
-        also = (replace(grid, dtypes=_of_grid(grid, taken)) for grid in configuration.also)
-        configuration = replace(configuration, also=tuple(also))
+        grids = (replace(grid, dtypes=_of_grid(grid, taken)) for grid in configuration.also)
+        configuration = replace(configuration, also=tuple(grids))
     return replace(configuration, also=(*configuration.also, *many)), refused
 
 
@@ -104,8 +104,8 @@ def _of_many_keys(tiny: Configuration, ask: Ask) -> list[Configuration]:
     causal = "mask" in given and base.mask != "full"
     if given - {"head_dim", "batch", "softmax_scale", "mask"} or causal or tiny.world_sizes != (1,):
         return []
-    heads = {"heads": 2, "heads_kv": 2 if base.heads == base.heads_kv else 1}
-    few = replace(base, **heads, batch=1, mask="full", seqlen=2 * FEW, seqlen_q=FEW)
+    heads_kv = 2 if base.heads == base.heads_kv else 1
+    few = replace(base, heads=2, heads_kv=heads_kv, batch=1, mask="full", seqlen=2 * FEW, seqlen_q=FEW)
     tiny = replace(tiny, dtypes=tiny.dtypes[:1], problems=(few,))
     rows = ask(tiny)
     out = rows[(rows["tensor"] == "out") & (rows["rank"] == ALL_RANKS)]
