@@ -43,7 +43,6 @@ FEW, MANY = 16, 33_024
 """Queries; keys, a multiple of 128."""
 WINDOW, MOST_OF_WINDOW = 10, 0.05
 """Keys on either side; the error of out that rounding to bfloat16 stays below, where one key of eleven makes 0.3."""
-OWN_SCALE = shapes.Shapes(scales=False)
 
 
 def with_answers(configuration: Configuration, ask: Ask) -> Answered:
@@ -70,8 +69,7 @@ def with_answers(configuration: Configuration, ask: Ask) -> Answered:
         if _taken(tiny, rows):
             break
     if not _taken(tiny, rows) and (unscaled := _with_each(configuration, _told_no_scale)) != configuration:
-        also = tuple(shapes.fitted(grid, OWN_SCALE) for grid in unscaled.also)
-        return with_answers(replace(shapes.fitted(unscaled, OWN_SCALE), also=also), ask)
+        return with_answers(shapes.fitted(unscaled, shapes.Shapes(scales=False)), ask)
     configuration = _with_arithmetic(configuration, rows)
     taken = _taken(configuration, rows)
     if not taken or not configuration.also:
@@ -132,8 +130,7 @@ def _in_shapes_taken(
     told = [f"{NOT_TAKEN}{names[each.case.problem]} ({each.unsupported})" for each in refused]
     refused = [replace(each, unsupported=reason) for each, reason in zip(refused, told, strict=True)]
     found = shapes.taken(base, {question: question not in wrong for question in asked})
-    also = tuple(shapes.fitted(grid, found) for grid in configuration.also)
-    return replace(shapes.fitted(configuration, found), also=also), refused
+    return shapes.fitted(configuration, found), refused
 
 
 def _refused(asked: Configuration, rows: pd.DataFrame) -> list[Planned]:
