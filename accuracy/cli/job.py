@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from accuracy.cli import FAULTY, INTERRUPTED, NOTHING_MEASURED, report
@@ -67,8 +68,9 @@ def _carry_out(
         gc.freeze()
         gc.enable()
     refused: list[Planned] = []
-    if launch is None and not configuration.dry_run:
-        configuration, refused = with_answers(configuration, partial(measured_here, config=config))
+    if not configuration.dry_run:
+        ask = measured_here if launch is None else partial(_asked_on, launch)
+        configuration, refused = with_answers(configuration, partial(ask, config=config))
     ranks = ranks_here(configuration) if launch is None else launch.size
     plans = plan(configuration, free, ranks, _with_own_gpu(configuration, launch)) + refused
     configuration = replace(configuration, workers=fitting_workers(configuration, plans, free))
@@ -101,6 +103,20 @@ def _carry_out(
             return NOTHING_MEASURED
         named = configuration.name == DIAGNOSE
         return _diagnose(outcome, {each.case.id for each in plans}, verdicts) if named else 0
+
+
+def _asked_on(launch: processes.Launch, tiny: "Configuration", config: Any) -> "pd.DataFrame":
+    """Return on each of the launched processes the table of a run that is not kept."""
+    import pandas as pd
+
+    from accuracy.execute.ask import measured_here, planned
+    from accuracy.execute.ranks.caller import share_tables
+
+    with TemporaryDirectory(prefix="accuracy-") as folder:
+        launched = _joined(tiny, planned(tiny), Path(folder), launch)
+        rows = measured_here(tiny, config, launched) if launch.rank == 0 else pd.DataFrame()
+        assert launched is not None
+        return share_tables([rows], launched.ranks)[0]
 
 
 def _with_own_gpu(configuration: "Configuration", launch: processes.Launch | None) -> int | None:

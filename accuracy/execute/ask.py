@@ -11,6 +11,7 @@ A window that is a number counts the keys behind a query's own, or all that it s
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -24,7 +25,7 @@ from accuracy.config.resolve import EVERYWHERE
 from accuracy.core.case import Part, Problem, Variant, options_text
 from accuracy.core.plugins import load_function
 from accuracy.core.sharding import parts_of
-from accuracy.execute import run, shapes
+from accuracy.execute import dispatch, run, shapes
 from accuracy.execute.folder import opened
 from accuracy.execute.plan import Planned, plan
 from accuracy.results import table
@@ -42,7 +43,6 @@ FEW, MANY = 16, 33_024
 """Queries; keys, a multiple of 128."""
 WINDOW, MOST_OF_WINDOW = 10, 0.05
 """Keys on either side; the error of out that rounding to bfloat16 stays below, where one key of eleven makes 0.3."""
-OWN_SCALE = shapes.Shapes(scales=False)
 
 
 def with_answers(configuration: Configuration, ask: Ask) -> Answered:
@@ -69,8 +69,7 @@ def with_answers(configuration: Configuration, ask: Ask) -> Answered:
         if _taken(tiny, rows):
             break
     if not _taken(tiny, rows) and (unscaled := _with_each(configuration, _told_no_scale)) != configuration:
-        also = tuple(shapes.fitted(grid, OWN_SCALE) for grid in unscaled.also)
-        return with_answers(replace(shapes.fitted(unscaled, OWN_SCALE), also=also), ask)
+        return with_answers(shapes.fitted(unscaled, shapes.Shapes(scales=False)), ask)
     configuration = _with_arithmetic(configuration, rows)
     taken = _taken(configuration, rows)
     if not taken or not configuration.also:
@@ -90,8 +89,8 @@ def with_answers(configuration: Configuration, ask: Ask) -> Answered:
     if in_tf32 and {"float16"} <= {*taken} and "float64" not in taken:
         taken = tuple(each for each in taken if each != "float32")  # float16 has as many digits, and float32 sums
     if len(taken) < len(configuration.dtypes) and "dtype" not in configuration.given:
-        also = (replace(grid, dtypes=_of_grid(grid, taken)) for grid in configuration.also)
-        configuration = replace(configuration, also=tuple(also))
+        grids = (replace(grid, dtypes=_of_grid(grid, taken)) for grid in configuration.also)
+        configuration = replace(configuration, also=tuple(grids))
     return replace(configuration, also=(*configuration.also, *many)), refused
 
 
@@ -103,8 +102,8 @@ def _of_many_keys(tiny: Configuration, ask: Ask) -> list[Configuration]:
     causal = "mask" in given and base.mask != "full"
     if given - {"head_dim", "batch", "softmax_scale", "mask"} or causal or tiny.world_sizes != (1,):
         return []
-    heads = {"heads": 2, "heads_kv": 2 if base.heads == base.heads_kv else 1}
-    few = replace(base, **heads, batch=1, mask="full", seqlen=2 * FEW, seqlen_q=FEW)
+    heads_kv = 2 if base.heads == base.heads_kv else 1
+    few = replace(base, heads=2, heads_kv=heads_kv, batch=1, mask="full", seqlen=2 * FEW, seqlen_q=FEW)
     tiny = replace(tiny, dtypes=tiny.dtypes[:1], problems=(few,))
     rows = ask(tiny)
     out = rows[(rows["tensor"] == "out") & (rows["rank"] == ALL_RANKS)]
@@ -131,8 +130,7 @@ def _in_shapes_taken(
     told = [f"{NOT_TAKEN}{names[each.case.problem]} ({each.unsupported})" for each in refused]
     refused = [replace(each, unsupported=reason) for each, reason in zip(refused, told, strict=True)]
     found = shapes.taken(base, {question: question not in wrong for question in asked})
-    also = tuple(shapes.fitted(grid, found) for grid in configuration.also)
-    return replace(shapes.fitted(configuration, found), also=also), refused
+    return shapes.fitted(configuration, found), refused
 
 
 def _refused(asked: Configuration, rows: pd.DataFrame) -> list[Planned]:
@@ -259,13 +257,16 @@ def planned(tiny: Configuration) -> list[Planned]:
     return plan(tiny, None, tiny.world_sizes[0])
 
 
-def measured_here(tiny: Configuration, config: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the table of a run of its own, which is not kept. config: what a run records."""
+def measured_here(
+    tiny: Configuration, config: Mapping[str, Any], launched: dispatch.Launched | None = None
+) -> pd.DataFrame:
+    """Return the table of a run of its own, which is not kept. config: what a run records; launched: the real ranks
+    that this process is the first of."""
     tiny = replace(tiny, case_seconds=min(SECONDS, tiny.case_seconds))
-    with TemporaryDirectory(prefix="accuracy-") as folder:
+    with TemporaryDirectory(prefix="accuracy-") if launched is None else nullcontext(launched.task.folder) as folder:
         plans = planned(tiny)
         with opened(Path(folder), tiny.device):
-            outcome = run.execute(tiny, config, plans, Path(folder), ["(asked)"], quiet=True)
+            outcome = run.execute(tiny, config, plans, Path(folder), ["(asked)"], launched, quiet=True)
         if outcome.interrupted:
             raise KeyboardInterrupt
         return table.read_results(Path(folder))

@@ -103,10 +103,7 @@ def questions(
     found |= {"batch=2": replace(base, batch=2)}
     if not HEADS & given:
         found |= {"heads_kv=2": replace(base, **GROUPED)}
-        of_group = base.heads // base.heads_kv
-        found |= {
-            f"heads={heads}": replace(base, heads=heads, heads_kv=max(1, heads // of_group)) for heads in FEW_HEADS
-        }
+        found |= {f"heads={heads}": _with_heads_of(base, heads) for heads in FEW_HEADS}
     if _has_own_scale(base):
         found[f"softmax_scale={SCALE}"] = replace(base, softmax_scale=SCALE)
     shown = set().union(*(_shown(each, parts) for each in known))
@@ -146,13 +143,14 @@ def taken(base: Problem, right: Mapping[str, bool]) -> Shapes:
 
 
 def fitted(grid: Configuration, shapes: Shapes) -> Configuration:
-    """Return a grid in shapes that are taken; what the user gave stays, and so do packed documents."""
+    """Return grids in shapes that are taken; what the user gave stays, and so do packed documents."""
     given = given_of(grid)
     sizes = math.lcm(*grid.world_sizes)
     problems = dict.fromkeys(_fitted(each, shapes, given, sizes) for each in grid.problems)
     allowed = {each: None for each in problems if "mask" in given or each.mask in (*shapes.masks, "causal_top_left")}
     others = [replace(each, mask=shapes.masks[0]) for each in problems] if shapes.masks else problems
-    return replace(grid, problems=tuple(allowed or dict.fromkeys(others)))
+    also = tuple(fitted(each, shapes) for each in grid.also)
+    return replace(grid, problems=tuple(allowed or dict.fromkeys(others)), also=also)
 
 
 def given_of(configuration: Configuration) -> set[str]:

@@ -22,7 +22,7 @@ from accuracy.verdict.pattern import pattern_of
 from accuracy.verdict.proof import causes, with_proofs
 from accuracy.verdict.rows import in_blocks, names_of, with_names
 from accuracy.verdict.rule.excess import EXACT
-from accuracy.verdict.words import TRACED
+from accuracy.verdict.words import GROWS, KEPT_SUM, TRACED
 
 LONG, GROWN = 256, 1.15
 """Tokens from which errors are compared; by which that of sums in 16 bits grows from 528 to 2,304 at least, and
@@ -67,7 +67,6 @@ def _facts(
         reported = next((each for each in label.BUGS if (verdicts["label"] == each).any()), reported)
     elif reported == label.ROUNDING:
         pattern["kept_sum"] = _kept_sum(verdicts, results)
-        pattern["grown"] = "" if pattern["kept_sum"] else _grown(results)
         pattern |= {"inside": inside.marks(verdicts), "widths": _widths(results, pattern["dtypes"], verdicts)}
         sizes = verdicts.loc[verdicts["label"] != label.NOT_MEASURED, "world_size"]
         pattern["sizes_right"] = tuple(sorted(map(int, set(sizes))))
@@ -78,30 +77,22 @@ def _facts(
 
 
 def _kept_sum(verdicts: pd.DataFrame, results: pd.DataFrame) -> str:
-    """Return how far a sum over keys that is kept in 16 bits puts the first tensor off on Gaussian inputs; empty
-    without one."""
-    off = verdicts[[each.get(inside.MARK) == inside.SUM_OF_KEYS for each in verdicts["numbers"]]]
-    if off.empty:
-        return ""
-    rows = results[results["tensor"].isin(off["tensor"]) & results["dtype"].isin(off["dtype"])]
-    rows = rows[(rows["rank"] == ALL_RANKS) & (rows["inputs"] == INDEPENDENT)]
-    row = rows[rows["tensor"] == min(off["tensor"], key=TENSORS.index)].nlargest(1, "error_rel").iloc[0]
-    return f"{row['tensor']} is {row['error_rel']:.2g} off in {row['dtype']} at {count(int(row['seqlen']), 'token')}"
-
-
-def _grown(results: pd.DataFrame) -> str:
-    """Return how far out is off at a short and a long length, where the error of a user's function on one rank grows
-    with the length in 16 bits and single device's does not; else empty."""
-    rows = results[(results["tensor"] == "out") & (results["rank"] == ALL_RANKS) & (results["world_size"] == 1)]
-    rows = rows[(rows["inputs"] == INDEPENDENT) & (rows["status"] == OK) & rows["options"].map(fields.is_foreign)]
-    rows = rows[(rows["seqlen"] >= LONG) & (rows["seqlen_q"] == rows["seqlen"])]
+    """Return that a user's function keeps a sum over keys in 16 bits, where lse proves it, or that out's error in 16
+    bits grows with the length and single device's does not, with its size at two lengths; else empty."""
+    proven = any(each.get(inside.MARK) == inside.SUM_OF_KEYS for each in verdicts["numbers"])
+    rows = results[(results["tensor"] == "out") & (results["rank"] == ALL_RANKS) & (results["inputs"] == INDEPENDENT)]
+    rows = rows[(rows["status"] == OK) & rows["options"].map(fields.is_foreign)]
+    rows = rows[proven | ((rows["seqlen"] >= LONG) & (rows["seqlen_q"] == rows["seqlen"]))]
     rows = rows[rows["dtype"].map(lambda name: DTYPES[name].bytes) == 2]
     times = times_single_device(rows).groupby([rows["dtype"], rows["seqlen"]]).max()
     for dtype, of_length in times.groupby(level=0):
+        (_, first), (_, last) = of_length.index[[0, -1]]
         less, more = of_length.iloc[0], of_length.iloc[-1]
-        if more > GROWN * max(1.0, less):
-            (_, first), (_, last) = of_length.index[0], of_length.index[-1]
-            return f"{plain(less)} times single device's at {first:,} tokens, {plain(more)} at {last:,}, in {dtype}"
+        if proven or more > GROWN * max(1.0, less):
+            size = (
+                f"{plain(less)} times single device's at {count(first, 'token')}, {plain(more)} at {last:,}, in {dtype}"
+            )
+            return (KEPT_SUM if proven else GROWS).format(size)
     return ""
 
 

@@ -119,8 +119,7 @@ class Facts:
     # what was measured, and what was not
     missing_sizes: Mapping[int, str] = field(default_factory=dict)  # numbers of ranks without a number, and why
     inside: frozenset[str] = frozenset()  # facts of a user's function (`accuracy.verdict.inside`)
-    kept_sum: str = ""  # how far off a softmax's sum over keys that is kept in 16 bits puts what
-    grown: str = ""  # how out's error in 16 bits grows with the length, where no cause of it is proven
+    kept_sum: str = ""  # that sums over keys are kept in 16 bits, or that errors grow as if they were
     unsteady: tuple[str, ...] = ()  # tensors whose sums are added in another order from call to call
     window: str = ""  # as what it is told one, where its signature leaves that open
     arithmetic: str = ""  # what it was found to compute its products in, in words

@@ -176,8 +176,8 @@ def _as_casts(verdicts: pd.DataFrame, casts: dict[str, Cause]) -> pd.DataFrame:
 
 def _as_kept_sums(verdicts: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     """In 16 bits, tensors that are no farther off than a sum over keys which lse shows to be kept in the case's format.
-    lse is off by the sum's relative error, and by as much of itself what is divided by the sum: of equal weights, as
-    probes have them, which stop a sum at 256, more than of others. Where dP and delta are D each, it is sqrt(D) times
+    What is divided by a sum is off by exp(lse's error) - 1 of itself: of equal weights, as probes have them, which stop
+    a sum at 256, more than of others. Where dP and delta are D each, it is sqrt(D) times
     that of a Gaussian gradient."""
     verdicts = verdicts.copy()
     lse = results[(results["tensor"] == "lse") & (results["rank"] == ALL_RANKS) & results["error_rms"].notna()]
@@ -191,7 +191,7 @@ def _as_kept_sums(verdicts: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame
     short = verdicts["dtype"].map(lambda name: DTYPES[name].bytes) == 2
     kept = short & verdicts["rule"].isin((*BY_SIZE, "factor", "probe", "biased")) & (verdicts["label"] != ROUNDING)
     off_by = verdicts["error_rel"].mask(probe | (verdicts["rule"] == "factor"), pd.Series(told, verdicts.index))
-    kept &= (verdicts["tensor"] == "lse") | (off_by <= WITHIN * size)
+    kept &= (verdicts["tensor"] == "lse") | (off_by <= WITHIN * np.expm1(size))
     numbers = [{"error_rel": off, MARK: SUM_OF_KEYS} for off in off_by[kept].fillna(0.0)]
     verdicts.loc[kept, "numbers"] = pd.Series(numbers, verdicts.index[kept], dtype=object)
     return verdicts.assign(label=verdicts["label"].mask(kept, ROUNDING))

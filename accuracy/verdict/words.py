@@ -26,8 +26,8 @@ CHANGES = {
     "race": f"{_SIZE}there is a race, or a run read other data or other random numbers, such as dropout's",
 }
 TIED = ", but for a bias on tied inputs, where equal values round alike in 16 bits (weights, or heads' dk and dv)"
-KEPT_SUM = "; the sum over keys is kept in 16 bits, whose error grows with the length: {}"
-GROWN = "; the error of out grows with the length, as that of sums which are kept in 16 bits does: {}"
+KEPT_SUM = "; the sum over keys is kept in 16 bits, whose error grows with the length: that of out is {}"
+GROWS = "; the error of out grows with the length, as that of sums which are kept in 16 bits does: {}"
 WINDOWS = {"behind": "on either side of a query's own", "keys": "that a query sees, its own among them"}
 _RUNS = ", in {runs:.0f} runs, on ranks {ranks}"
 FINDINGS = {  # by the kind of a finding, with its numbers, its tensor and its dtype
@@ -218,7 +218,7 @@ def _healthy(facts: "Facts") -> str:
     text = "rounds as a function that computes in float32 inside should" if FORMAT in facts.inside else "merely rounds"
     text = f"computes {facts.arithmetic}, which is no fault, and {text}" if facts.arithmetic else text
     text += TIED if WEIGHTS in facts.inside else ""
-    text += KEPT_SUM.format(facts.kept_sum) if facts.kept_sum else GROWN.format(facts.grown) if facts.grown else ""
+    text += facts.kept_sum
     if facts.unsteady:
         text += f", but for {listed(facts.unsteady)}, whose sums are added in another order from call to call"
     text += "; nothing else found" if facts.inside - {LSE, SCORES} else ""

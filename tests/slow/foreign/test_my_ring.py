@@ -64,3 +64,18 @@ def test_what_a_function_refuses_is_asked_by_the_caller_s_processes_too(tmp_path
     words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "script.py")
     done = python(*words, folder=tmp_path, OMP_NUM_THREADS="1")
     assert re.findall(r"<(\w+) (\w+) (.*?)>", done.stdout) == [("rounding", "0", "True")] * 2, done
+
+
+def test_under_torchrun_the_command_line_asks_what_a_ring_takes(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from tests.slow.foreign import ring\n\n\n"
+        "def of_large_head_dims(q, k, v, **how):\n"
+        "    assert q.shape[3] > 8\n"
+        "    return ring.right(q, k, v, **how)\n"
+    )
+    launched = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "accuracy")
+    fn = f"variant.callable.fn={tmp_path / 'own.py'}:of_large_head_dims"
+    words = ("experiment=diagnose", "variant=callable", fn, "world_size=2", "device=cpu", "dtype=bfloat16")
+    done = python(*launched, *words, "~also.repeats", "report=false", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Not taken, so not asked: head_dim=8" in done.stdout

@@ -167,3 +167,25 @@ def test_a_sum_over_keys_in_16_bits_is_a_fact_with_a_size_and_one_without_a_key_
     assert {"out", "lse"} <= {*found.verdicts.loc[found.verdicts["x_floor"] > 2, "tensor"]}
     assert "the sum over keys is kept in 16 bits" in found.sentence, found.sentence
     assert accuracy.diagnose(lossy, **SMALL, world_size=1, mask="full", dtype="bfloat16").is_bug
+
+
+def test_an_error_that_grows_with_the_length_is_a_fact() -> None:
+    """The sum over keys is kept in 16 bits from block to block, and no lse shows it."""
+
+    def in_blocks(q, k, v, causal, softmax_scale, kept):
+        k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2).transpose(1, 2).float() for x in (k, v))
+        scores = q.transpose(1, 2).float() @ k.mT * softmax_scale
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+        weights = (scores - scores.amax(-1, keepdim=True).detach()).exp()
+        total = torch.zeros_like(weights[..., :1])
+        for block in weights.split(16, -1):
+            total = total + block.sum(-1, keepdim=True)
+            total = total + (total.to(kept).float() - total).detach()
+        return ((weights @ v) / total).transpose(1, 2).to(q.dtype)
+
+    functions = {"short": partial(in_blocks, kept=torch.bfloat16), "healthy": partial(in_blocks, kept=torch.float32)}
+    rows = accuracy.measure(functions, seqlen=[528, 2304], heads=2, heads_kv=1, head_dim=8, device="cpu")
+    grows = {
+        name: "grows with the length" in accuracy.diagnose(each).sentence for name, each in rows.groupby("variant")
+    }
+    assert grows == {"short": True, "healthy": False}
