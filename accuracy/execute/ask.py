@@ -104,9 +104,9 @@ def _of_many_keys(tiny: Configuration, ask: Ask) -> list[Configuration]:
         return []
     heads_kv = 2 if base.heads == base.heads_kv else 1
     few = replace(base, heads=2, heads_kv=heads_kv, batch=1, mask="full", seqlen=2 * FEW, seqlen_q=FEW)
-    tiny = replace(tiny, dtypes=tiny.dtypes[:1], problems=(few,))
-    rows = ask(tiny)
-    out = rows[(rows["tensor"] == "out") & (rows["rank"] == ALL_RANKS)]
+    tiny = replace(tiny, dtypes=tiny.dtypes[:1])
+    rows = ask(replace(tiny, also=(replace(tiny, problems=(few,)),)))
+    out = rows[(rows["tensor"] == "out") & (rows["rank"] == ALL_RANKS) & (rows["seqlen_q"] == FEW)]
     if out.empty or not (out["error_rel"] < MOST_OF_WINDOW).all():
         return []
     inputs = (*tiny.inputs, _inputs("zero_query"))

@@ -156,13 +156,13 @@ def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:
     if rows.empty:
         return ()
     masks, sizes = " ".join({*rows["mask"].astype(str)}), rows["world_size"]
-    several = sizes[sizes > 1]
+    several, own = sizes[sizes > 1], rows["options"].map(fields.is_foreign).any()
     missing = {
         "a causal mask": "causal" not in masks,
         "a full mask": "full" not in masks,
         "windows": "window=" not in masks,
         "packed documents": "documents=" not in masks,
-        "another scale than D^-0.5": np.isclose(rows["softmax_scale"], rows["head_dim"] ** -0.5).all(),
+        "another scale than D^-0.5": own & np.isclose(rows["softmax_scale"], rows["head_dim"] ** -0.5).all(),
         "a softcap": not (rows["softcap"] > 0).any(),
         "dropout": "dropout=" not in masks,
         "lengths that ranks cannot share": len(several) and "padding=" not in masks,
@@ -170,7 +170,7 @@ def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:
         "grouped heads": (rows["heads"] == rows["heads_kv"]).all(),
         "batches": not (rows["batch"] > 1).any(),
         "odd numbers of ranks": len(several) and not (several % 2 == 1).any(),
-        "a gradient of lse": (rows["tensor"] == "lse").any() and rows["options"].map(fields.is_foreign).any(),
+        "a gradient of lse": own and (rows["tensor"] == "lse").any(),
         "runs again": rows["repeats_differ"].isna().all(),
     }
     most = f"more than {count(int(rows['seqlen'].max()), 'token')} or {count(int(sizes.max()), 'rank')}"

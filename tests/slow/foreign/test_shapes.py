@@ -1,5 +1,6 @@
 """A kernel may be compiled anew for each shape, dtype, mask and scale: a function of one rank meets few of them."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -122,6 +123,17 @@ def planned(function: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch, **
     with pytest.raises(Planned) as found:
         accuracy.diagnose(function, world_size=1, device="cpu", progress=False, **how)
     return found.value.args
+
+
+def test_packed_sequences_are_not_asked_with_fewer_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    def packed(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_seqlen: int, **how: Any) -> Tensor:
+        borders = itertools.pairwise(cu_seqlens.tolist())
+        parts = ([x[None, begin:end] for x in (q, k, v)] for begin, end in borders)
+        return torch.cat([of_any_dtype(*part, **how)[0] for part in parts])
+
+    cases, _ = planned(packed, monkeypatch, layout="thd")
+    assert any(each.problem.documents for each in cases)
+    assert not any(each.problem.seqlen_q for each in cases)
 
 
 @pytest.mark.parametrize("form", ["pair", "behind"])
