@@ -28,6 +28,7 @@ from accuracy.cli.accept import HISTORY, accept
 from accuracy.cli.publish import publish, target_of, without_places
 from accuracy.core.errors import ConfigError
 from accuracy.results.storage import SUMS
+from accuracy.results.table import FAILED
 
 ROOT = Path(__file__).parents[1]
 PART_SECONDS = 480
@@ -123,15 +124,24 @@ def measure(run: Run, to: Path, commit: str) -> bool:
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = os.environ | {"FOLDER": str(folder), "PATH": paths}
     print(f"{run.place}: {run.command}", flush=True)
-    if status := subprocess.run(run.command, shell=True, cwd=ROOT, env=environment).returncode:
-        print(f"{run.place}: status {status}; the same command goes on", flush=True)
-        return False
+    for _ in range(2):  # a case that failed is tried once more, as one that found no memory beside another run
+        if status := subprocess.run(run.command, shell=True, cwd=ROOT, env=environment).returncode:
+            print(f"{run.place}: status {status}; the same command goes on", flush=True)
+            return False
+        if not failed_cases(folder):
+            break
     seconds = round((datetime.datetime.now(datetime.UTC) - begun).total_seconds(), 1)
     about = provenance("cpu" if run.device == "cpu" else "cuda")
     found = {"identity": identity(run), "code": code_digest(), "commit": commit, "begun": begun.isoformat()[:19]}
     about |= {**found, "seconds": seconds, "clocks": command(*CLOCKS).partition("\n")[0], "command": run.command}
     (folder / STAMP).write_text(json.dumps({name: about.get(name) for name in COLUMNS}))
     return True
+
+
+def failed_cases(folder: Path) -> int:
+    """How many cases of a run's folder failed; 0 for what a script wrote."""
+    rows = pd.read_parquet(folder / "results", columns=["case_id", "status"]) if (folder / "results").is_dir() else None
+    return 0 if rows is None else rows.loc[rows["status"] == FAILED, "case_id"].nunique()
 
 
 def publish_finished(to: Path, reports: Path) -> pd.DataFrame:

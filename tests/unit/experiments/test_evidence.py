@@ -3,6 +3,7 @@
 import subprocess
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from experiments import evidence
@@ -31,6 +32,16 @@ def test_a_finished_run_is_skipped_another_command_is_not_and_a_failed_one_is_le
     assert not measure(SCRIPT._replace(place="mine/b.csv", command="false"), tmp_path, "")
     assert evidence.main(["cpu", "2", *words[1:]]) == 2
     assert "allowed: 1 to 1" in capsys.readouterr().err
+
+
+def test_a_run_with_a_failed_case_is_tried_once_more(tmp_path: Path) -> None:
+    for status, tries in (("failed", 2), ("ok", 1)):
+        run = SCRIPT._replace(place=f"mine/{status}.csv")
+        folder = folder_of(run, tmp_path)
+        (folder / "results").mkdir(parents=True)
+        pd.DataFrame({"case_id": ["a"], "status": [status]}).to_parquet(folder / "results/a.parquet")
+        assert measure(run, tmp_path, "0123456789")
+        assert (folder / "out.csv").read_text() == "a\n" * tries
 
 
 def test_a_tree_that_is_not_committed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
