@@ -87,7 +87,7 @@ def assert_close(
         ConfigError: a ValueError, for a wrong argument.
     """
     __tracebackhide__ = True
-    layout = layout or getattr(known(actual), "called_in", "bshd")
+    layout = getattr(known(actual), "called_in", "bshd") if layout is None else layout
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS)
     how = {word: as_tensor(x, word) if word in ARRAYS and hasattr(x, "__dlpack__") else x for word, x in how.items()

@@ -1,5 +1,5 @@
-"""What was measured on what, by which command, and what has no numbers? A line of facts, and the folded sections: with
-the shares of the roundings, and with a table for a page without scripts.
+"""What was measured on what, by which command, and what has no numbers? A line of facts, the folded sections, and a
+table for a page without scripts.
 
 What did the experiment ask, expect and find? Its README.md as safe HTML: raw HTML is escaped, nothing is fetched. Links
 lead to the public repository, whose files a page that was mailed does not have beside it. Where there is none, a link

@@ -86,12 +86,11 @@ def _kept_sum(verdicts: pd.DataFrame, results: pd.DataFrame) -> str:
     rows = rows[rows["dtype"].map(lambda name: DTYPES[name].bytes) == 2]
     times = times_single_device(rows).groupby([rows["dtype"], rows["seqlen"]]).max()
     for dtype, of_length in times.groupby(level=0):
-        (_, first), (_, last) = of_length.index[[0, -1]]
-        less, more = of_length.iloc[0], of_length.iloc[-1]
+        less, more = of_length.iloc[[0, -1]]
         if proven or more > GROWN * max(1.0, less):
-            size = (
-                f"{plain(less)} times single device's at {count(first, 'token')}, {plain(more)} at {last:,}, in {dtype}"
-            )
+            ends = {length: plain(size) for (_, length), size in of_length.iloc[[0, -1]].items()}  # or one alone
+            told = [f"{size} times single device's at {count(length, 'token')}" for length, size in ends.items()]
+            size = f"{', '.join(told)}, in {dtype}"
             return (KEPT_SUM if proven else GROWS).format(size)
     return ""
 

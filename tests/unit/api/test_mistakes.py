@@ -33,6 +33,7 @@ OF_TENSORS: list[tuple[str, dict[str, Any]]] = [
     *values("softcap", -1, 0.0, "x"), *values("window", "a", -1, (3, 0), 1.5), *values("pieces", 0, 1.5, "2", True),
     *values("documents", [5, 5], [8.0], [8, 0]), *values("sinks", [1.0], torch.zeros(2)),
     ("policy 'loose' is unknown", {"policy": "loose"}), ("layout 'hsd' is unknown.*bhsd", {"layout": "hsd"}),
+    ("layout '' is unknown.*bhsd", {"layout": ""}),
     ("gradients need dout", {"actual": Q, "dq": torch.zeros(1)}), ("dq=", {"actual": Q, "dout": Q}),
     ("gradients need dout", {"dlse": torch.ones(1, 4, 96)}), ("a NoneType came", {"actual": None}),
     ("does not fit q", {"k": torch.zeros(1, 96, 3, 16)}), ("does not fit k", {"v": V[:, :4]}),
