@@ -17,6 +17,7 @@ from accuracy.core import fields
 from accuracy.core.errors import printable
 from accuracy.core.number import count, plain, scientific
 from accuracy.core.paths import whole_file
+from accuracy.core.plugins import PREFIX
 from accuracy.gate import ADVICE, WORDS, Exit
 from accuracy.gate.decision import Decision
 from accuracy.gate.fingerprint import commit_of, hard, soft
@@ -52,6 +53,8 @@ def advice(decision: Decision) -> str:
     rows, name = decision.run.results, bug.key[KEYS.index("variant")] if bug and bug.key else ""
     words = [each for row in rows[rows["variant"] == name].head(1).to_dict("records") for each in fields.words(row)]
     command = shlex.join(["accuracy", "experiment=diagnose", *(each for each in words if each.startswith("variant"))])
+    if f"fn={PREFIX}" in command:  # which no other process has
+        command = f"accuracy.diagnose({name})"
     return f"No baseline excuses a wrong schedule: {command} names the step."
 
 

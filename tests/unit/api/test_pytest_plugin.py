@@ -67,6 +67,7 @@ def test_a_record_is_a_run_and_against_a_baseline_made_of_it_only_a_worse_functi
     said = suite(WORSE, baseline)
     assert "1 failed, 1 passed" in said, said
     assert "attention bfloat16 W=1 out" in said
+    assert ("accuracy.diagnose(attention)" in said, "given:" in said) == (True, False)  # no command has the function
     assert "Traceback" not in said
     said = suite(SUITE.replace('"dtype": "bfloat16"', '"dtype": "float16"'), baseline)
     assert "cells of the baseline were measured by no test of this session" in said
