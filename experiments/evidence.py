@@ -100,6 +100,11 @@ def published_accounts(reports: Path) -> dict[str, dict[str, Any]]:
     return {row["identity"]: row for row in rows if row["identity"]}
 
 
+def is_finished(run: Run, to: Path, published: Mapping[str, object]) -> bool:
+    """Return whether the run ended, here or, by the published accounts, in another checkout."""
+    return bool(account(run, to)) or identity(run) in published
+
+
 def folder_of(run: Run, to: Path) -> Path:
     """Return the folder below `to` in which the run writes its tables."""
     return to.resolve() / run.place.replace("/", "-")
@@ -198,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     earlier = published_accounts(ROOT / "reports")
     if given.what == "list":
         for device, number, run in ((each, number, run) for each in DEVICES for number, run in numbered(each)):
-            state = "finished" if account(run, given.to) or identity(run) in earlier else "left"
+            state = "finished" if is_finished(run, given.to, earlier) else "left"
             print(f"{device:4} {number:2} {run.seconds:5} s  {state:8}  {run.place:40} {run.command}")
         return 0
     if given.what == "publish":
@@ -213,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     chosen = [run for number, run in found if given.part in (None, number)]
-    left = [run for run in chosen if not account(run, given.to) and identity(run) not in earlier]
+    left = [run for run in chosen if not is_finished(run, given.to, earlier)]
     ended = [measure(run, given.to, commit) for run in left]
     return int(not all(ended))
 

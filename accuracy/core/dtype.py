@@ -179,5 +179,5 @@ class Precision:
 
     @property
     def low_wires(self) -> bool:
-        """Whether anything travels in 8 bits."""
+        """Return whether a schedule sends anything in 8 bits."""
         return not INPUT_FORMATS.keys().isdisjoint((self.wire, self.gradient_wire))

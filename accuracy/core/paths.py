@@ -75,7 +75,7 @@ _DEFINITION = re.compile(r"^\[([^\[\]]+)\]: *(\S+)[^\n]*\n?", re.MULTILINE)
 
 
 def address_of(path: str) -> str:
-    """Of a file or folder of the public repository; empty where there is none."""
+    """Return the address of a file or folder in the public repository; empty where none is set."""
     return f"{ADDRESS}/blob/main/{path}" if ADDRESS else ""
 
 
@@ -96,5 +96,5 @@ def relinked(markdown: str, address: Callable[[str, bool], str]) -> str:
 
 
 def is_absolute(target: str) -> bool:
-    """Whether a link's target says where it is by itself."""
+    """Return whether a link's target is a whole address, with a scheme."""
     return re.match(r"[a-z][a-z+.-]*:", target) is not None

@@ -22,7 +22,7 @@ LENGTHS = {1: 43, 8: 40, 16: 48, 32: 96, 64: 192, 128: 128}
 """By what a length may have to be a multiple of, one that is no multiple of the next."""
 MASKS = ("causal", "full")
 SCALE = 0.2
-"""Of the main problem of a diagnosis, and no head dim's own."""
+"""The scale of the main problem in configs/experiment/diagnose.yaml; it is the default of no head dim."""
 HEADS = {"heads", "heads_kv"}
 FEW_HEADS = (2, 4)
 """Numbers of heads of the grids, by which the main problem's can be divided."""

@@ -156,7 +156,7 @@ class TorchEfficient(Kernel):
 
 @cache
 def _takes(head_dim: int) -> bool:
-    """Whether torch would choose cuDNN for this head dim, gradients included."""
+    """Return whether torch lets cuDNN compute attention of this head dim, gradients included."""
     x = torch.zeros(1, 1, 128, head_dim, dtype=torch.float16, device="cuda", requires_grad=True)
     params = torch.backends.cuda.SDPAParams(x, x, x, None, 0.0, True, False)
     return bool(torch.backends.cuda.can_use_cudnn_attention(params, False))

@@ -38,7 +38,7 @@ class Judgement:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing but rounding was found, in something."""
+        """Return whether something was judged and nothing but rounding was found."""
         return self.label == ROUNDING
 
     def raise_if_faulty(self) -> None:

@@ -86,11 +86,13 @@ def _kept_sum(verdicts: pd.DataFrame, results: pd.DataFrame) -> str:
     rows = rows[rows["dtype"].map(lambda name: DTYPES[name].bytes) == 2]
     times = times_single_device(rows).groupby([rows["dtype"], rows["seqlen"]]).max()
     for dtype, of_length in times.groupby(level=0):
-        less, more = of_length.iloc[[0, -1]]
+        ends = of_length.iloc[[0, -1]]  # the shortest and the longest, which may be the same
+        less, more = ends
         if proven or more > GROWN * max(1.0, less):
-            ends = {length: plain(size) for (_, length), size in of_length.iloc[[0, -1]].items()}  # or one alone
-            told = [f"{size} times single device's at {count(length, 'token')}" for length, size in ends.items()]
-            size = f"{', '.join(told)}, in {dtype}"
+            told = [
+                f"{plain(size)} times single device's at {count(length, 'token')}" for (_, length), size in ends.items()
+            ]
+            size = f"{', '.join(dict.fromkeys(told))}, in {dtype}"
             return (KEPT_SUM if proven else GROWS).format(size)
     return ""
 
