@@ -63,7 +63,7 @@ def measured(device: str) -> Iterator[Growth]:
 
 def _reference(device: str, tokens: int) -> float:
     tensors = truth.draw(tokens, truth.HEADS, device)
-    return truth.best(lambda: truth.both(truth.float64, tensors), device)
+    return truth.best(lambda: truth.reference(tensors), device)
 
 
 def _case(device: str, ranks: int) -> float:

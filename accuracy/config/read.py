@@ -95,7 +95,6 @@ class Configuration:
     also: SkipValidation[tuple["Configuration", ...]]  # more grids, each the configuration with some keys changed
     unusable: Annotated[str, OneOf("stop", "record")]  # a value that no case can use: a mistake, or rows that say why
     given_keys: Annotated[str, OneOf("main", "everywhere")]  # in which grids a key holds that a user gave
-    reference_method: Annotated[str, OneOf("auto", "fused", "torch")]
     output_dir: Annotated[Path | None, BeforeValidator(_path)]
     report: bool
     dry_run: bool
@@ -110,8 +109,7 @@ class Configuration:
         **{f"{key}s": key for key in (
             "variant", "kernel", "precision", "problem", "dtype", "world_size", "seed"
         )},
-        "reference_method": "reference.method", "batched": "world.simulated.batched",
-        "backend": "world.processes.backend",
+        "batched": "world.simulated.batched", "backend": "world.processes.backend",
         **{key: f"world.processes.{key}" for key in ("timeout_seconds", "share_gpu", "sums")},
         "paths_a": "path_a", "paths_b": "path_b",
     }  # fmt: skip
@@ -173,10 +171,8 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with the keys of `reference` and of the chosen world beside the others, by their paths."""
-    flat = {key: value for key, value in config.items() if key not in ("reference", "world", *OLD_KEYS)}
-    for key, value in mapping("reference", config.get("reference", {})).items():
-        flat[f"reference.{key}"] = value
+    """The configuration with the keys of the chosen world beside the others, by their paths."""
+    flat = {key: value for key, value in config.items() if key not in ("world", *OLD_KEYS)}
     for world, knobs in mapping("world", config.get("world", {})).items():
         flat["world"] = world if "world" not in flat else list(config["world"])
         flat |= {f"world.{world}.{key}": value for key, value in mapping(f"world.{world}", knobs).items()}

@@ -69,7 +69,7 @@ def measure(
     if alone := [each for each in pending if _needs_no_other(each)]:
         from accuracy.measurement.reruns import run_alone
 
-        pipeline = Pipeline(configuration.name, configuration.reference_method, run_alone, alone=True)
+        pipeline = Pipeline(configuration.name, run_alone, alone=True)
         yield from here(pipeline, alone)
         pending = [each for each in pending if not _needs_no_other(each)]
     runnable = [each.case for each in pending if each.unsupported is None]
@@ -153,4 +153,4 @@ def work(configuration: Configuration, folder: Path, workers: int) -> Work:
 
 
 def _pipeline(configuration: Configuration) -> Pipeline:
-    return Pipeline(configuration.name, configuration.reference_method, batched=configuration.batched)
+    return Pipeline(configuration.name, batched=configuration.batched)

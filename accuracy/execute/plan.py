@@ -23,7 +23,6 @@ from accuracy.kernel.block.running_state import MERGE_PLACES
 from accuracy.measurement.memory import bytes_needed
 from accuracy.measurement.observe import shared
 from accuracy.measurement.pipeline import Measured, Pipeline
-from accuracy.reference import choice
 from accuracy.results.table import TOO_FEW_RANKS
 from accuracy.runtime import given_mask
 from accuracy.runtime.sharding import sharding_of
@@ -92,8 +91,6 @@ def plan(
             _stop_at_unusable_main(configuration, list(planned.values()))
     seen: dict[object, int] = {}  # several grids may have cases that share inputs and reference
     plans = sorted(planned.values(), key=lambda each: seen.setdefault(shared(each.case), len(seen)))
-    for problem in {each.case.problem for each in plans}:
-        choice.choose(problem, configuration.device, configuration.reference_method)
     _stop_at_useless_values(configuration, plans)
     return plans
 

@@ -26,9 +26,7 @@ from accuracy.results.completeness import Promise
 if TYPE_CHECKING:
     import pandas as pd
 
-NOT_NUMBERS = (
-    "output_dir", "report", "dry_run", "reference", "workers", "case_seconds", "given", "given_keys",
-)  # fmt: skip
+NOT_NUMBERS = ("output_dir", "report", "dry_run", "workers", "case_seconds", "given", "given_keys")
 """Keys of a configuration that change no number."""
 
 
@@ -58,8 +56,6 @@ def folder_of(configuration: Configuration, config: Mapping[str, Any]) -> Path:
     if configuration.output_dir is not None:
         return configuration.output_dir
     content = {key: value for key, value in config.items() if key not in NOT_NUMBERS}
-    if configuration.reference_method != "auto":  # the references agree, but for their last digits
-        content["reference"] = configuration.reference_method
     identity = digest({"config": content, "fingerprint": fingerprint(configuration.device)})
     return Path("outputs") / f"{configuration.name}-{identity[:8]}"
 

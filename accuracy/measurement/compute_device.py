@@ -25,14 +25,13 @@ ALONE = 16
 launches. Where processes share one, each waits for what the others launched."""
 
 
-def compute_device(case: Case, method: str = "auto", alone: bool = False) -> str:
-    """cpu or cuda. method: of the reference, as configured; alone: whether no other process of this run is on the GPU.
-    What is compared with other paths, or between runs of other shapes (an observer says so by `OTHER_SHAPES`), stays on
-    the case's device."""
+def compute_device(case: Case, alone: bool = False) -> str:
+    """cpu or cuda. alone: whether no other process of this run is on the GPU. What is compared with other paths, or
+    between runs of other shapes (an observer says so by `OTHER_SHAPES`), stays on the case's device."""
     of_other_shapes = any(getattr(plugins.load(each.source), "OTHER_SHAPES", False) for each in case.observers)
     pairs, dim = case.problem.pairs, max(case.problem.head_dim, case.problem.value_dim)
     most = min(MOST_PRODUCTS, MOST_ELEMENTS * case.problem.queries) // (ALONE if alone else 1)
-    on_cpu = pairs * dim <= most and case.against is None and not of_other_shapes and method != "fused"
+    on_cpu = pairs * dim <= most and case.against is None and not of_other_shapes
     return "cpu" if on_cpu else case.device
 
 

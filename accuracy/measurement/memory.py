@@ -22,7 +22,7 @@ def bytes_needed(case: Case) -> int:
     if case.options_of("conditions") is not None:
         throughout += FLOAT64 * (2 * tensors + 10 * _block(case.problem, float64.BLOCK_ELEMENTS))
     metrics = 6 * max(query, key) * FLOAT64
-    stages = _variant_bytes(case), metrics, reference_bytes(case.problem, case.device)
+    stages = _variant_bytes(case), metrics, reference_bytes(case.problem)
     sharing = case.world_size * RANK_BYTES if case.sums and case.device == "cuda" else 0
     return throughout + max(stages) + sharing
 
@@ -38,18 +38,9 @@ def _block(problem: Problem, most: int) -> int:
     return min(most, min(1024, problem.queries) * problem.seqlen)
 
 
-def reference_bytes(problem: Problem, device: str) -> int:
-    """Return what the reference takes beyond its inputs and results, by either method, the fused one's padding
-    included."""
-    by_rows = 5 * _block(problem, float64.BLOCK_ELEMENTS)
-    if device != "cuda":
-        return FLOAT64 * by_rows
-    from accuracy.reference.fused import HELD, HELD_INPUTS, padded_length
-
-    tensors = 2 * sum(_elements(problem))
-    group = min(2 * tensors, max(HELD_INPUTS, 2 * tensors // (problem.batch * problem.heads_kv)))
-    square = min(HELD, padded_length(problem.queries) * padded_length(problem.seqlen) * problem.heads)
-    return FLOAT64 * max(by_rows, 2 * group + 2 * square + tensors)
+def reference_bytes(problem: Problem) -> int:
+    """Return what the reference takes beyond its inputs and results."""
+    return FLOAT64 * 5 * _block(problem, float64.BLOCK_ELEMENTS)
 
 
 def _variant_bytes(case: Case) -> int:

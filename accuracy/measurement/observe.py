@@ -23,7 +23,7 @@ from accuracy.inputs.drawing import Inputs
 from accuracy.measurement import compute_device
 from accuracy.measurement.compare import Compared, blanked, compare
 from accuracy.measurement.targets import Targets
-from accuracy.reference import choice
+from accuracy.reference import of_problem
 from accuracy.reference.float64 import Reference
 from accuracy.results.table import RESULTS_SCHEMA, SIDE_TABLES, Columns, Row
 from accuracy.runtime.sharding import cut, sharding_of
@@ -107,15 +107,11 @@ class Bench:
     """Observes cases one after another, and keeps the inputs and targets that neighbouring cases share. A worker's is a
     `Pipeline`, which makes rows of them.
 
-    reference_method: auto, fused or torch; batched: whether a simulated world computes several ranks in one kernel call
-    where that changes no bit; alone: whether no other process of this run is on the GPU.
+    batched: whether a simulated world computes several ranks in one kernel call where that changes no bit; alone:
+    whether no other process of this run is on the GPU.
     """
 
-    def __init__(
-        self, reference_method: str = "auto", run_ranks: RunRanks | None = None, batched: bool = True,
-        alone: bool = False,
-    ) -> None:  # fmt: skip
-        self.reference_method = reference_method
+    def __init__(self, run_ranks: RunRanks | None = None, batched: bool = True, alone: bool = False) -> None:
         self.alone = alone
         self.run_ranks = run_ranks or partial(simulate, batched=batched)
         self._drawn: tuple[object, dict[str, Tensor]] | None = None
@@ -149,11 +145,7 @@ class Bench:
     def device_of(self, case: Case) -> str:
         """Return where inputs are rounded, the reference is computed and results are compared: the CPU for a small
         problem. Kernels run on the case's device."""
-        return compute_device.compute_device(case, self.reference_method, self.alone)
-
-    def method_for(self, problem: Problem, device: str) -> str:
-        """Return which code computes a problem's reference on a device: fused or torch."""
-        return choice.choose(problem, device, self.reference_method)
+        return compute_device.compute_device(case, self.alone)
 
     def forget(self) -> None:
         """Free the targets, and the device memory that torch keeps; the drawn inputs are on the CPU, and stay."""
@@ -162,8 +154,7 @@ class Bench:
 
     def _inputs_and_reference(self, case: Case, dtype: str) -> tuple[Inputs, Reference]:
         inputs = drawing.round_to(self._draw(case.inputs, case.problem, case.seed), dtype, self.device_of(case))
-        method = self.method_for(case.problem, inputs.q.device.type)
-        return inputs, choice.compute(method, case.problem, inputs, case.seed)
+        return inputs, of_problem.compute(case.problem, inputs, case.seed)
 
     def _draw(self, part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
         key = (part, problem, seed)

@@ -57,10 +57,9 @@ class Pipeline(Bench):
     """Measures cases one after another for one experiment."""
 
     def __init__(
-        self, experiment: str, reference_method: str = "auto", run_ranks: RunRanks | None = None,
-        batched: bool = True, alone: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(reference_method, run_ranks, batched, alone)
+        self, experiment: str, run_ranks: RunRanks | None = None, batched: bool = True, alone: bool = False
+    ) -> None:
+        super().__init__(run_ranks, batched, alone)
         self.experiment = experiment
 
     def unsupported(self, case: Case, reason: str) -> Measured:
@@ -108,7 +107,6 @@ class Pipeline(Bench):
         """Return the rows of `results/` and `positions/`; more: the observers' columns by tensor."""
         case, compared, cost = observation.case, observation.compared, vars(observation.ran.cost)
         about = about_case(case, self.experiment, OK, "")
-        about["reference"] = self.method_for(case.problem, self.device_of(case))
         blocks, positions, broken = [], [], []
         for name in ALL_TENSORS:
             if name in OF_ALL and name not in observation.targets.reference:

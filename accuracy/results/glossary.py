@@ -48,7 +48,6 @@ softmax_scale | | factor of the scores
 against | | the other path that the case was compared with, as `path_b` names it; null: none
 device | | model of the GPU, or cpu
 code | | digest of the code that measured the row; a function's own after a +
-reference | | float64 reference: torch or fused (on CUDA)
 tensor | | out, lse, dq, dk, dv or delta (the row sums of dout times out); null: the case has no numbers
 rank | | rank; -1: all ranks together
 status | | ok, unsupported (the case's parts cannot do it) or failed

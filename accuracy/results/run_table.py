@@ -26,8 +26,7 @@ MOST_TABLE_BYTES = 512 * 2**20
 MOST_ROWS = 5_000_000
 MOST_SIZE = 2**40  # of a whole number that counts tokens, heads, ranks
 MOST_TEXT = 2000  # letters of a text in a table; options and reasons are the longest
-_NO_TEXTS = ("code", "reference")  # how a row came about
-TEXTS = [field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name not in _NO_TEXTS]
+TEXTS = [field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name != "code"]
 _COUNTS = [each for each in fields.COLUMNS if each.type.startswith("int")]
 SIZES = tuple(each.name for each in _COUNTS if each.role != fields.SEED)
 NUMBERS = ("error_rel", "error_rms", "error_max", "single_device_rel", "floor_rel")

@@ -43,9 +43,7 @@ NOT_TAKEN = "not taken: "
 TOO_FEW_RANKS = "world=processes has "
 """How the reason of a case begins that more ranks would measure than there are here."""
 
-IDENTITY = (
-    "case_id", "experiment", *fields.names(), "code", "reference", "tensor", "rank", "status", "reason",
-)  # fmt: skip
+IDENTITY = ("case_id", "experiment", *fields.names(), "code", "tensor", "rank", "status", "reason")
 _TYPES = {each.name: each.type for each in fields.COLUMNS} | {"rank": "int32"}
 METRICS = tuple(glossary.METRICS)
 LOSSES = tuple(glossary.LOSSES)  # of inputs of 8 bits

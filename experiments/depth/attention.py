@@ -13,7 +13,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.inputs.drawing import Inputs
 from accuracy.kernel.base import Kernel
-from accuracy.reference import choice
+from accuracy.reference import of_problem
 from accuracy.runtime.sharding import cut, join
 from accuracy.simulate import program
 from accuracy.simulate.program import Work
@@ -61,7 +61,6 @@ class Exact:
     """The reference on float64 copies of what comes in, its results rounded once to the dtype of what came in."""
 
     case: Case
-    method: str = "torch"  # of the reference
 
     def at(self, layer: int) -> "Exact":
         """Of a layer, from 1."""
@@ -77,7 +76,7 @@ class Exact:
         return reference.dq.to(q.dtype), reference.dk.to(k.dtype), reference.dv.to(v.dtype)
 
     def _reference(self, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> Any:
-        return choice.compute(self.method, self.case.problem, Inputs(q, k, v, dout), self.case.seed)
+        return of_problem.compute(self.case.problem, Inputs(q, k, v, dout), self.case.seed)
 
 
 def _of_layer(case: Case, layer: int) -> Case:

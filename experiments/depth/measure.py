@@ -15,7 +15,6 @@ from accuracy.core.case import Case, Part, Variant
 from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import one_line
 from accuracy.measurement.pipeline import about_case
-from accuracy.reference import choice
 from accuracy.results.derived import ratio
 from accuracy.results.table import FAILED, OK, UNSUPPORTED, Row
 from accuracy.runtime import arithmetic
@@ -73,10 +72,9 @@ class Measurer:
 
     def _measured(self, each: Planned) -> list[Row]:
         case, stack = each.case, each.stack
-        method = choice.choose(case.problem, case.device, self.configuration.reference_method)
         if self._targets is None or self._targets[0] != each.shared:
             self._targets = None  # free the old ones first
-            self._targets = each.shared, _targets(case, stack, method)
+            self._targets = each.shared, _targets(case, stack)
         targets = self._targets[1]
         begin = time.perf_counter()
         halves = Ranks(case, build_kernel(case), self.configuration.batched)
@@ -84,12 +82,12 @@ class Measurer:
         seconds = time.perf_counter() - begin
         broken = next((row for row in rows if row["nonfinite"]), None)
         reason = f"non-finite values, first in {broken['tensor']} of layer {broken['layer']}" if broken else ""
-        about = self._about(each, FAILED if broken else OK, reason) | {"reference": method, "seconds": seconds}
+        about = self._about(each, FAILED if broken else OK, reason) | {"seconds": seconds}
         return [about | dict(row) for row in rows]
 
 
-def _targets(case: Case, stack: Stack, method: str) -> StackTargets:
-    model, exact, policy = model_of(case, stack), Exact(case, method), single_device.SCHEDULE.precision
+def _targets(case: Case, stack: Stack) -> StackTargets:
+    model, exact, policy = model_of(case, stack), Exact(case), single_device.SCHEDULE.precision
     alone = replace(
         case, variant=SINGLE_DEVICE, world_size=1, precision_text="", forward_precision=policy,
         backward_precision=policy,

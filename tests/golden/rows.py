@@ -22,7 +22,7 @@ SCHEDULES = (
     "single_device,ring,zigzag,striped,llama3,llama3_ring,llama3_zigzag,ulysses,usp,bpt,bpt_ring,split_kv,te_p2p,"
     "te_all_gather,te_a2a,decode_context_parallel"
 )
-LEFT_OUT = ("case_id", "experiment", "code", "reference", "reason", "seconds", "peak_bytes", "device")  # fmt: skip
+LEFT_OUT = ("case_id", "experiment", "code", "reason", "seconds", "peak_bytes", "device")  # fmt: skip
 FAULTS = ("wrong_scale", "doubled_gradient", "dropped_block")
 
 

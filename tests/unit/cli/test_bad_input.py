@@ -22,7 +22,6 @@ MISTAKES = {  # words, and what the line must contain
     "variant=rng": ("variant 'rng' is unknown; allowed: bpt, ", "did you mean ring?"),
     "world_sizes=2": ("key 'world_sizes' is unknown", "--help"),
     "+problem.seqlens=2": ("problem key 'seqlens' is unknown", "did you mean seqlen?"),
-    "reference.method=fused": ("reference.method=fused: its kernels need a CUDA device; use reference.m",),
     "precision.merge=mean": ("precision.merge 'mean' is unknown; allowed: compensated",),
     "variant.ring.forward=no.such": ("no.such cannot be loaded", "No module named 'no'"),
     "kernel=every kernel.every.exclude=[eagre]": ("'eagre' is unknown", "mean eager?"),
@@ -98,7 +97,7 @@ MISTAKES = {  # words, and what the line must contain
 def test_a_mistake_is_told_in_one_line(accuracy: CommandLine, words: str) -> None:
     device_word = [] if "device" in words else ["device=cpu"]
     assert_one_line(accuracy(*TINY, *device_word, *words.split()), *MISTAKES[words])
-    assert list(accuracy.folder.iterdir()) == []
+    assert [each.name for each in accuracy.folder.rglob("*") if each.is_file()] in ([], ["multirun.yaml"])  # Hydra's
 
 
 def test_a_command_s_empty_folder_is_told_in_one_line(

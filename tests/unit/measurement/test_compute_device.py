@@ -20,4 +20,4 @@ def test_what_is_large_or_compared_with_other_paths_stays_on_the_gpu() -> None:
     large, decoding = replace(small.problem, seqlen=65536), replace(small.problem, seqlen=131072, seqlen_q=1)
     away = [replace(small, problem=problem) for problem in (large, decoding)]
     away.append(replace(case_of("kernel=eager", "reruns.batchmates=4"), device="cuda"))
-    assert {compute_device(each) for each in away} == {compute_device(small, "fused")} == {"cuda"}
+    assert {compute_device(each) for each in away} == {"cuda"}

@@ -10,7 +10,7 @@ from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.inputs.drawing import Inputs
 from accuracy.measurement import condition
 from accuracy.measurement.targets import Targets
-from accuracy.reference.choice import compute
+from accuracy.reference.of_problem import compute
 from accuracy.runtime.dropout import Dropout
 from tests.measuring import measure
 
@@ -98,7 +98,7 @@ def compare(name: str) -> None:
     """Float64 sums of fewer than 100 terms: 100 units of 2^-53 of what they add up, times the reference's own 1e-14."""
     problem = PROBLEMS[name]
     inputs = inputs_of(problem)
-    targets = Targets.of(inputs, compute("torch", problem, inputs, SEED), "float64")
+    targets = Targets.of(inputs, compute(problem, inputs, SEED), "float64")
     found = condition.magnitudes(problem, inputs, targets.reference, dropout_of(problem))
     absolute, squares, softmax = by_definition(problem, inputs)
     for got, exact in ((found.absolute, absolute), (found.squares, squares)):

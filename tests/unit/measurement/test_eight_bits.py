@@ -8,7 +8,7 @@ import torch
 from accuracy.core.fields import pairs_of
 from accuracy.core.quantisation import FORMATS
 from accuracy.inputs import drawing
-from accuracy.reference import choice
+from accuracy.reference import of_problem
 from accuracy.results.table import LOSSES
 from tests.measuring import TINY, case_of, measure, pipeline
 
@@ -56,7 +56,7 @@ def test_the_loss_is_the_distance_to_what_bfloat16_inputs_give() -> None:
     by = pipeline()
     rows, targets = whole(pd.DataFrame(by.measure(low).rows)), by.targets(low)
     inputs = drawing.round_to(drawing.draw(low.inputs, low.problem, low.seed), "bfloat16", "cpu")
-    exact = choice.compute("torch", low.problem, inputs, low.seed)
+    exact = of_problem.compute(low.problem, inputs, low.seed)
     for tensor in TENSORS:
         apart = float((targets.reference[tensor] - getattr(exact, tensor)).norm() / getattr(exact, tensor).norm())
         assert abs(rows["loss_rel"][tensor] - apart) < 2 * rows["error_rel"][tensor], tensor

@@ -49,7 +49,7 @@ def test_every_layer_and_tensor_has_a_row_and_every_row_all_numbers() -> None:
     expected |= {(3, "loss"), (3, "gradient_norm")}
     assert set(zip(rows["layer"], rows["tensor"], strict=True)) == expected
     assert len(rows) == len(expected)
-    numbers = ["error_rel", "single_device_rel", "x_single_device", "diff_rel", "nonfinite", "seconds", "reference"]
+    numbers = ["error_rel", "single_device_rel", "x_single_device", "diff_rel", "nonfinite", "seconds"]
     assert rows[[*STACK, "exact_rel", "x_exact", *numbers]].notna().all(axis=None)
     assert set(rows["rank"]) == {table.ALL_RANKS}
     assert set(rows) <= set(SCHEMA.names)
