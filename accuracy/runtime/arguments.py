@@ -1,8 +1,8 @@
 """By which names a user's function takes the mask, the scale, the process group and the borders of packed sequences."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import lru_cache, partial
 from typing import Any
 
 NAMES = {
@@ -58,9 +58,14 @@ def plain(fn: Any) -> Any:
 def parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
     """Return the parameters of a function by name, or None if it has no signature."""
     try:
-        return _signature(fn).parameters
+        return (_known_signature if isinstance(fn, Hashable) else _signature)(fn).parameters
     except (TypeError, ValueError):
         return None
+
+
+@lru_cache(maxsize=8)  # a call of a function asks 25 times
+def _known_signature(fn: Callable[..., Any]) -> inspect.Signature:
+    return _signature(fn)
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature:
