@@ -1,4 +1,4 @@
-"""How long do people wait: for an assertion, a first row, a verdict, a plan? How waits grow is in `bench.growth`.
+"""How long do people wait: for an assertion, a first row, a verdict, a plan?
 
 Cold ones are a Python of their own, from its start, less the seconds that it imports torch; on a GPU its start as well.
 """

@@ -38,7 +38,7 @@ MOST_POSITION_BYTES = 250_000
 MOST_LEGIBLE_WORLD = 16  # ranks whose chunks can be told apart in a line along the sequence
 MOST_SETTINGS = 2  # whose positions a published run keeps
 WHOLE_DIGITS = 6  # of rows over all ranks always: the page joins their seeds and rounds once, as its tables do
-OF_RANKS = ("error_rel", "error_max", "error_mean", "diff_rel", "diff_max", "diff_mean", "x_single_device", "ulp_max",
+OF_RANKS = ("error_rel", "error_max", "error_mean", "diff_rel", "diff_max", "diff_mean", "x_single_device",
             "worst_token")  # fmt: skip
 _ONLY_WHOLE = [name for name in (*METRICS, *LOSSES, "worst_batch", "worst_head", "worst_dim") if name not in OF_RANKS]
 _FORMATS = np.array(

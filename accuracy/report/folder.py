@@ -128,5 +128,5 @@ def material_of(run: Run) -> Material:
     cells = with_names(judged[judged["label"] != NOT_MEASURED], names)
     found = [] if cells.empty else diagnoses(cells.drop(columns="named"), run.results, run.steps, run.hypotheses)
     found = furthest_first(found, measured)
-    claims = [] if run.is_of_a_user else judge(run.experiment, run.results, judged)
+    claims = [] if run.is_of_a_user else judge(run.experiment, run.results)
     return Material(run, claims, labelled.drop(columns="named"), measured, judged, cells, found)

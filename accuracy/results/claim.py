@@ -4,7 +4,6 @@ An experiment's folder may hold `claims.py` with `def claims(results: pandas.Dat
 table of a run, out come statements with the evidence for or against each. No torch here.
 """
 
-import inspect
 import re
 import runpy
 from collections.abc import Callable, Mapping, Sequence
@@ -110,13 +109,12 @@ def experiment_folder(name: object) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def judge(experiment: object, results: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> list[Claim]:
-    """The experiment's claims, judged on `results`; none where it has no `claims.py`. verdicts: those of the results,
-    for a `claims(results, verdicts)`, which makes its own where there are none.
+def judge(experiment: object, results: pd.DataFrame) -> list[Claim]:
+    """The experiment's claims, judged on `results`; none where it has no `claims.py`.
 
     A claims file that raises becomes one claim that does not hold, with the error as its evidence.
     """
-    return _judged(experiment, "claims", results, verdicts)
+    return _judged(experiment, "claims", results)
 
 
 def judge_answer(experiment: object, results: pd.DataFrame) -> list[Claim]:
@@ -146,15 +144,11 @@ def _content(experiment: object) -> dict[str, Any] | None:
     return runpy.run_path(str(path)) if path and path.is_file() else None
 
 
-def _judged(
-    experiment: object, function: str, results: pd.DataFrame, verdicts: pd.DataFrame | None = None
-) -> list[Claim]:
+def _judged(experiment: object, function: str, results: pd.DataFrame) -> list[Claim]:
     try:
         if (content := _content(experiment)) is None:
             return []
-        claims = content[function]
-        takes = verdicts is not None and "verdicts" in inspect.signature(claims).parameters
-        return [_checked(claim) for claim in claims(results.copy(), **({"verdicts": verdicts} if takes else {}))]
+        return [_checked(claim) for claim in content[function](results.copy())]
     except Exception as error:  # whatever a claims file does wrong must not cost the run its report
         return [Claim(f"The claims of {experiment} can be judged.", False, f"{type(error).__name__}: {error}")]
 

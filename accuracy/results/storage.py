@@ -152,8 +152,9 @@ _SAME_NUMBERS = (  # rows that share a reference lie next to each other: their e
 _SUMMARISED = {name for names in SUMMARIES.values() for name in names}
 UNREAD = (  # of single ranks no page, rule of the verdict or of the gate, or experiment reads these
     "error_bias_t", "error_outward", "single_device_bias", "single_device_outward", "single_device_max", "floor_mean",
-    "worst_batch", "worst_head", "worst_dim",
+    "worst_batch", "worst_head", "worst_dim", "ulp_max",
 )  # fmt: skip
+UNREAD_OF_BASELINE = ("error_gain_se", "error_mean", "diff_mean", "diff_max")  # the gate reads no more of single ranks
 _UNDRAWN = ("error_max", "drift_rms", "drift_max", "drift_differ")
 
 
@@ -172,7 +173,7 @@ def lean_results(full: pd.DataFrame, every_digit: bool = False) -> pa.Table:
 
 def _without_unread(single: pa.Table, baseline: bool) -> pa.Table:
     """Rows of single ranks without the numbers that nothing reads of them; the gate compares biases with a baseline."""
-    for name in {*UNREAD, *([] if baseline else ["error_bias"])} & {*single.column_names}:
+    for name in {*UNREAD, *(UNREAD_OF_BASELINE if baseline else ["error_bias"])} & {*single.column_names}:
         single = _with_column(single, name, np.full(len(single), np.nan))
     return single
 

@@ -133,7 +133,6 @@ def _rows(found: Iterator[Quantity], targets: StackTargets) -> Iterator[Row]:
             "x_exact": _ratio(error_rel, targets.exact_rel[place]),
             "diff_rel": _relative(x, targets.single_device[place]),
             "exact_diff_rel": targets.exact_diff_rel[place],
-            "cosine": float((x * reference).sum()) / (value * norm) if value * norm > 0 else math.nan,
             "value": float(x) if scalar else value,
             "reference_value": float(reference) if scalar else norm,
             "nonfinite": int((~x.isfinite()).sum()),

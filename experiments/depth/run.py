@@ -50,7 +50,7 @@ def execute(
                 rows = measurer.measure(each)
                 storage.write_rows(folder / "results" / f"{each.id}.parquet", rows, table.SCHEMA)
     ids = [each.id for each in plans]
-    storage.write_table(table.of_cases(folder / "results", ids, table.SCHEMA), folder / table.FILE)
+    storage.write_table(table.lean(table.of_cases(folder / "results", ids, table.SCHEMA)), folder / table.FILE)
 
 
 def _is_there(folder: Path, each: Planned) -> bool:

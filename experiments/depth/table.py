@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-from accuracy.results import derived, table
+from accuracy.results import derived, storage, table
 
 STACK = {
     "layers": "int32", "width": "int32", "feed_forward": "int32", "vocabulary": "int32",
@@ -14,10 +14,10 @@ STACK = {
 }  # fmt: skip
 """Columns of the stack around the attention: see `experiments.depth.plan.Stack`."""
 METRICS = ("error_rel", "diff_rel", "single_device_rel", "x_single_device", "exact_rel", "x_exact", "exact_diff_rel",
-           "cosine", "value", "reference_value", "seconds")  # fmt: skip
+           "value", "reference_value", "seconds")  # fmt: skip
 """exact_rel, exact_diff_rel: error_rel and diff_rel of the stack with exact attention; x_exact: error_rel over
-exact_rel; cosine: of the angle between the tensor and the reference's; value: norm of the tensor, of the loss the loss;
-reference_value: of the float64 reference. The others are as for attention alone."""
+exact_rel; value: norm of the tensor, of the loss the loss; reference_value: of the float64 reference. The others are as
+for attention alone."""
 WHOLE = dict.fromkeys(("layer", *(name for name, kind in STACK.items() if kind == "int32")), "Int64")
 
 
@@ -30,6 +30,7 @@ SCHEMA = pa.unify_schemas([
     _schema(**STACK, layer="int32", **dict.fromkeys(METRICS, "float64"), nonfinite="int64"),
 ])  # fmt: skip
 FILE = "stacks.parquet"
+SIGNIFICANT_BITS = 16  # of published numbers: a relative error of at most 2^-16
 
 
 def read(folder: Path) -> pd.DataFrame:
@@ -38,6 +39,15 @@ def read(folder: Path) -> pd.DataFrame:
     exact = derived.ratio(rows["error_rel"].to_numpy(), rows["exact_rel"].to_numpy(), zero_by_zero=1.0)
     rows = derived.with_derived(rows).assign(x_exact=rows["x_exact"].fillna(pd.Series(exact, rows.index)))
     return rows.sort_values(["case_id", "tensor", "rank"], kind="stable", ignore_index=True)
+
+
+def lean(rows: pa.Table) -> pa.Table:
+    """Return the rows with numbers of 16 significant bits, without the ratios that `read` gives back."""
+    rows = rows.drop_columns(["x_single_device", "x_exact"])
+    for name in {*METRICS} & {*rows.column_names}:
+        numbers = storage.rounded(rows[name].to_numpy(), SIGNIFICANT_BITS)
+        rows = rows.set_column(rows.column_names.index(name), rows.field(name), pa.array(numbers, from_pandas=True))
+    return rows
 
 
 def of_cases(folder: Path, cases: Sequence[str], schema: pa.Schema) -> pa.Table:

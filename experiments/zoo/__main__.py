@@ -1,6 +1,7 @@
 """`python -m experiments.zoo FOLDER`: what does a diagnosis say of kernels that others wrote, healthy and with a fault?
 
-Writes FOLDER/NUMBER.json for each question, healthy ones first; the same command goes on where it was stopped.
+Writes FOLDER/NUMBER.json for each question, healthy ones first, and zoo.csv, a row for each; the same command goes on
+where it was stopped.
 """
 
 import argparse
@@ -17,12 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from experiments.zoo.faults import FAULTS, OF, PLANTED_IN
+import pandas as pd
+
+from experiments.zoo.faults import FAULTS, OF, PLANTED_IN, TENSORS
 from experiments.zoo.kernels import KERNELS, PACKAGES
 
 SEEDS = (0, 4)
 """0: those of the experiment."""
 SECONDS = 240
+COLUMNS = (
+    "kernel", "fault", "seed", "package", "device", "dtypes", "label", "is_bug", "wrong", "wrong_dtypes",
+    "right_tensor", "seconds", "measured", "failed", "x_floor", "sentence",
+)  # fmt: skip
 
 
 def questions() -> list[tuple[str, str, int]]:
@@ -32,7 +39,8 @@ def questions() -> list[tuple[str, str, int]]:
 
 
 def answer(kernel: str, fault: str, seed: int) -> dict[str, Any]:
-    """One diagnosis: its label, sentence and evidence, the tensors that are wrong, errors by dtype."""
+    """One diagnosis. right_tensor: whether a fault's first tensor is among those called wrong; measured, failed: cases;
+    x_floor: by dtype the largest error of out, dq, dk and dv over the rounding floor."""
     import torch
 
     import accuracy
@@ -49,19 +57,20 @@ def answer(kernel: str, fault: str, seed: int) -> dict[str, Any]:
         found = accuracy.diagnose({"attention": fn}, world_size=1, device=device, **how)
     seconds = time.perf_counter() - begun
     rows = found.results
-    main = rows[
-        (rows["rank"] == -1) & (rows["inputs"] == "gaussian") & (rows["seqlen"] >= 500) & rows["error_rel"].notna()
-    ]
-    floors = main.groupby(["dtype", "tensor"])["x_floor"].max().unstack().to_dict("index")
+    cases = rows.drop_duplicates("case_id")["status"].value_counts().to_dict()
+    main = rows[(rows["rank"] == -1) & (rows["inputs"] == "gaussian") & (rows["seqlen"] >= 500)]
+    floors = main[main["tensor"].isin(("out", "dq", "dk", "dv"))].groupby("dtype")["x_floor"].max().dropna()
     wrong = found.verdicts[found.verdicts["label"].isin(BUGS)]
     measured = found.verdicts[found.verdicts["label"] != "not_measured"]
+    noted = fault == "race" and found.label == "nondeterministic"
     return {
-        "label": found.label, "is_bug": found.is_bug, "sentence": found.sentence, "evidence": list(found.evidence),
-        "wrong": sorted({*wrong["tensor"]}), "wrong_dtypes": sorted({*wrong["dtype"]}),
-        "dtypes": sorted({*measured["dtype"]}),
-        "seconds": seconds, "cases": rows.drop_duplicates("case_id")["status"].value_counts().to_dict(),
-        "x_floor": floors, "package": f"{package} {importlib.metadata.version(package)}",
+        "package": f"{package} {importlib.metadata.version(package)}",
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "dtypes": " ".join(sorted({*measured["dtype"]})), "label": found.label, "is_bug": found.is_bug,
+        "wrong": " ".join(sorted({*wrong["tensor"]})), "wrong_dtypes": " ".join(sorted({*wrong["dtype"]})),
+        "right_tensor": not fault or noted or TENSORS[fault] <= {*wrong["tensor"]},
+        "seconds": seconds, "measured": cases.get("ok", 0), "failed": cases.get("failed", 0),
+        "x_floor": " ".join(f"{dtype}={x:.3g}" for dtype, x in floors.items()), "sentence": found.sentence,
     }  # fmt: skip
 
 
@@ -75,11 +84,10 @@ def _one(number: int, folder: Path) -> str:
     except subprocess.TimeoutExpired:
         failed = [f"no answer in {SECONDS} s"]
     if failed or not path.exists():
-        found = {"kernel": kernel, "fault": fault, "seed": seed, "failed": " ".join(failed)[:400]}
-        path.write_text(json.dumps(found))
+        why = {"label": "failed", "sentence": " ".join(failed)[:400]}
+        path.write_text(json.dumps({"kernel": kernel, "fault": fault, "seed": seed, **why}))
     found = json.loads(path.read_text())
-    label = found.get("failed") or f"{found['label']} {found['seconds']:.0f} s: {found['sentence'][:150]}"
-    return f"{kernel} · {fault or 'healthy'} · seed {seed}: {label}"
+    return f"{kernel} · {fault or 'healthy'} · seed {seed}: {found['label']}: {found['sentence'][:150]}"
 
 
 def main() -> int:
@@ -109,6 +117,9 @@ def main() -> int:
         for line in pool.map(one, left):
             if line:
                 print(line, flush=True)
+    answers = [json.loads(path.read_text()) for path in sorted(given.folder.glob("[0-9]*.json"))]
+    table = pd.DataFrame(answers, columns=list(COLUMNS))
+    table.to_csv(given.folder / "zoo.csv", index=False, float_format="%.4g")
     return 0
 
 

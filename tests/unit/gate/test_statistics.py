@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from accuracy.gate.statistics import DEPENDENT, LEVEL, TAIL, compare, dependence, holm, seen, tail
-from experiments.gate_power.simulation import CELLS, TESTS, Design, alike, caught, false_alarms, heavier
+from tests.unit.gate.simulation import CELLS, TESTS, alike, caught, failed, heavier
 
 
 def test_both_tests_are_the_textbook_ones_and_the_better_counts_doubled() -> None:
@@ -72,16 +72,14 @@ def test_the_rise_that_is_called_seen_is_caught_99_times_in_100() -> None:
     for baseline, spread in ((8, 0.0145), (24, 0.0245)):
         error, freedom = np.array(spread * math.sqrt(1 / 8 + 1 / baseline)), 8 + baseline - 2
         rise = math.expm1(float(seen(error, freedom, LEVEL / (CELLS * TESTS))))
-        first, _ = caught(np.array([spread]), rise, 20_000, Design(paired=False, baseline=baseline))
-        assert 0.985 < first.hits / first.tries < 0.995
+        assert 0.985 < caught(20_000, spread, rise, baseline) < 0.995
 
 
 def test_heavy_tails_are_recognised_and_unchanged_runs_with_them_hardly_ever_fail() -> None:
     """Noise of t of 3 degrees, 500 unchanged cells, 40 runs: 4 in 10 failed where a single seed had 7 degrees, so all
     40 would pass with a chance of 1e-9. Of normal noise nothing is said: 2 of 100 at most, as 8 seeds of 18 cells have
     by chance."""
-    alarms, _ = false_alarms(np.full(500, 0.014), 40, Design(paired=False, draw=heavier))
-    assert alarms.hits == 0
+    assert failed(40, 0.014, heavier) == 0
     random = np.random.default_rng(6)
     assert {*tail(heavier(random, (20, 500, 24)))} <= {2.0, 3.0, 4.0}
     assert (tail(random.standard_normal((100, 500, 24))) == TAIL).all()
