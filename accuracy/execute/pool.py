@@ -112,10 +112,7 @@ class _Worker:
             ended, answer = True, None
         if isinstance(answer, Exception):
             raise answer
-        if isinstance(answer, str) and self.case is not None:
-            yield _lost(self.work, self.case, answer)
-            self.restart(queue)
-        elif answer is not None:
+        if answer is not None:
             self.case = None
             yield answer[0]
             if not answer[1] or self.late:

@@ -16,7 +16,7 @@ import torch
 
 from accuracy.core import own_process, plugins
 from accuracy.core.case import Case
-from accuracy.core.errors import located, one_line, traceback_of
+from accuracy.core.errors import located, traceback_of
 from accuracy.execute import start
 from accuracy.execute.plan import Planned, measured
 from accuracy.measurement.pipeline import Measured, Pipeline
@@ -102,8 +102,8 @@ def device_works(device: str) -> bool:
 
 def serve(connection: Connection, gpu: int | None, work: Work, environment: dict[str, str], stacks: Path) -> None:
     """Measure the cases that come through a connection, until the process is killed. What is answered: None, once the
-    device is open; then for each case its status, and whether the process can measure more, or why even its rows cannot
-    be written. stacks: the folder of `stack_file`."""
+    device is open; then for each case its status, and whether the process can measure more; an OSError where its rows
+    cannot be written. stacks: the folder of `stack_file`."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # the process that hands out cases hears of it too, and ends this one
     start.end_with_parent(1)
@@ -123,8 +123,6 @@ def serve(connection: Connection, gpu: int | None, work: Work, environment: dict
             return
         except OSError as error:  # of a file that cannot be written
             connection.send(error)
-        except MemoryError as error:
-            connection.send(one_line(error))
 
 
 def stack_file(stacks: Path, pid: int) -> Path:
@@ -166,17 +164,17 @@ def measure_here(pipeline: Pipeline, each: Planned, folder: Path, case_seconds: 
             raise TookTooLong
 
     def watch() -> None:
-        late = not over.wait(min(seconds, threading.TIMEOUT_MAX))
-        for _ in range(GRACE_SECONDS if late else 0):
+        if over.wait(min(seconds, threading.TIMEOUT_MAX)):
+            return
+        for _ in range(GRACE_SECONDS):
             with sending:
                 if in_main and not over.is_set():
                     signal.pthread_kill(thread, signal.SIGVTALRM)
             if over.wait(1.0):
                 return
-        if late:
-            write(folder, case, pipeline.failed(case, f"{reason}, and could not be interrupted"))
-            print(f"\naccuracy: case {case.id} {reason}; this process ends", file=sys.stderr, flush=True)
-            os._exit(ENDED)
+        write(folder, case, pipeline.failed(case, f"{reason}, and could not be interrupted"))
+        print(f"\naccuracy: case {case.id} {reason}; this process ends", file=sys.stderr, flush=True)
+        os._exit(ENDED)
 
     before = signal.signal(signal.SIGVTALRM, interrupt) if in_main else None
     threading.Thread(target=watch, daemon=True).start()
@@ -186,10 +184,8 @@ def measure_here(pipeline: Pipeline, each: Planned, folder: Path, case_seconds: 
         finally:
             over.set()
     except TookTooLong as error:
-        over.set()
         position = located(error).removeprefix("TookTooLong:").strip()
-        text = traceback_of(error)
-        found = replace(pipeline.failed(case, f"{reason} {position}".rstrip()), traceback=text)
+        found = replace(pipeline.failed(case, f"{reason} {position}".rstrip()), traceback=traceback_of(error))
     finally:
         with sending:  # no further interrupt is sent
             over.set()
