@@ -41,13 +41,6 @@ class Auto:
     candidates: Axis[str]
 
 
-@dataclass(frozen=True)
-class Every:
-    """kernel.every: all kernels on disk but some."""
-
-    exclude: Any  # names, one name or none
-
-
 def variants(nodes: Any, folders: Sequence[Path]) -> Iterator[Variant]:
     """The chosen variants, with every combination of their knobs. Raises ConfigError."""
     known = {path.stem for place in (CONFIGS, *folders) for path in (place / "variant").glob("*.yaml")}
@@ -99,12 +92,6 @@ def parts(kind: str, nodes: Any, folders: Sequence[Path]) -> Iterator[Part]:
         if kind == "kernel" and name == "auto":
             candidates = check(Auto, "kernel.auto", given).candidates
             yield Part("auto", ",".join(part(kind, candidate, folders).source for candidate in candidates))
-        elif kind == "kernel" and name == "every":
-            excluded = check(Every, "kernel.every", given).exclude
-            but, names = set(values_of(excluded) if excluded else ()), set(sources(kind, folders))
-            for each in but - names:
-                raise unknown("kernel.every.exclude", each, names)
-            yield from (part(kind, each, folders) for each in sorted(names - but))
         else:
             node = dict(mapping(f"{kind}.{name}", given or {}))
             found = part(kind, node.pop("code", name), folders)
@@ -128,12 +115,12 @@ def part(kind: str, name: Any, folders: Sequence[Path] = ()) -> Part:
 def sources(kind: str, folders: Sequence[Path] = ()) -> dict[str, str]:
     """Where a kind's parts are, by name; the package's hide a user's, a first folder's a later one's.
 
-    A part is what `code` in its YAML file names, else NAME.py. `auto` and `every` choose among kernels and are none.
+    A part is what `code` in its YAML file names, else NAME.py. `auto` chooses among kernels and is none.
     """
     files = (path for place in reversed(folders) for path in (place / kind).glob("[a-z]*.py"))
     found = {path.stem: str(path.resolve()) for path in files}
     ours = (PACKAGE / kind).glob("[a-z]*.py") if kind == "variant" else (CONFIGS / kind).glob("*.yaml")
-    found |= {path.stem: f"accuracy.{kind}.{path.stem}" for path in ours if path.stem not in ("base", "auto", "every")}
+    found |= {path.stem: f"accuracy.{kind}.{path.stem}" for path in ours if path.stem not in ("base", "auto")}
     for path in (path for place in (*reversed(folders), CONFIGS) for path in (place / kind).glob("*.yaml")):
         if code := re.search(r"^code: *(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE):
             found[path.stem] = code[1]

@@ -121,7 +121,7 @@ def _kernel(text: str, folders: Sequence[Path]) -> Part:
 
 def _kernel_names(folders: Sequence[Path]) -> list[str]:
     places = (path.stem for place in (CONFIGS, *folders) for path in (place / "kernel").glob("*.yaml"))
-    return sorted({*places} - {"auto", "every"})
+    return sorted({*places} - {"auto"})
 
 
 def _variant_nodes(folders: Sequence[Path]) -> dict[str, Any]:

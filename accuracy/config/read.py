@@ -165,8 +165,6 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
     built["observers"] = tuple(observers(config, folders))
     also = {"also": ()} if "also" in config else {}
     main = check(Configuration, "", {**_flat(config), **built, **also})
-    if "every" in config["kernel"]:  # a kernel that nobody named is nobody's mistake
-        main = replace(main, unusable="record")
     return replace(main, also=tuple(_also(config, folders)))
 
 

@@ -128,7 +128,8 @@ def _grid_with(grid: Any, main: Mapping[str, Any], given: set[str], ranks: int) 
         problem |= _rescaled(grid["problem"], main.get("seqlen"), given)
     left["problem"] = problem
     if repeat := left.get("reruns", {}).get("repeat"):
-        most = max(1, MOST_PAIRS_AGAIN // _pairs({**main, **problem}))
+        batch, heads, length = (_most({**main, **problem}.get(key)) for key in ("batch", "heads", "seqlen"))
+        most = max(1, MOST_PAIRS_AGAIN // (batch * heads * length**2))
         repeat = math.ceil(repeat * min(1.0, _most(grid.get("world_size", ranks)) / ranks))
         left["reruns"] = {**left["reruns"], "repeat": min(repeat, most)}
     return left
@@ -155,12 +156,6 @@ def _rescaled(problem: Mapping[str, Any], length: Any, given: set[str]) -> Confi
     return found
 
 
-def _pairs(problem: Mapping[str, Any]) -> int:
-    """Return how many products of a query and a key the largest problem of a grid has."""
-    batch, heads, length = (_most(problem.get(key)) for key in ("batch", "heads", "seqlen"))
-    return batch * heads * length**2
-
-
 def _most(values: Any) -> int:
     each = values if isinstance(values, list) else [values]
     return max((value for value in each if type(value) is int and value > 0), default=1)
@@ -172,7 +167,9 @@ def in_worlds(config: Config) -> Config:
     their own."""
     variants = config.get("variant")
     variants = variants if isinstance(variants, Mapping) else {}
-    functions = {name: node for name, node in variants.items() if _is_function(node)}
+    functions = {
+        name: node for name, node in variants.items() if isinstance(node, Mapping) and node.get("forward") == "callable"
+    }
     on_paths = needs_processes(config.get("path_a"))
     if "simulated" not in (config.get("world") or {}) or not (functions or on_paths):
         return config
@@ -194,10 +191,6 @@ def in_worlds(config: Config) -> Config:
             ranks = grid.get("world_size", simulated["world_size"])
             also[f"simulated_{name}"] = {**grid, **simulated, "world_size": ranks}
     return {**found, "variant": {**words, **functions}, "also": also, "world_size": sizes}
-
-
-def _is_function(node: Any) -> bool:
-    return isinstance(node, Mapping) and node.get("forward") == "callable"
 
 
 def _of_functions(grid: Any, most: int, twice: bool) -> Any:

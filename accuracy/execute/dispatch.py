@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,7 +149,7 @@ def work(configuration: Configuration, folder: Path, workers: int) -> Work:
     the last digits."""
     on_cpu = configuration.device == "cpu"
     threads = configuration.threads if on_cpu else max(1, torch.get_num_threads() // workers)
-    gpus = device.each_of(workers, configuration.device)
+    gpus = [None] * workers if on_cpu else list(islice(cycle(device.alike()), workers))
     return Work(_pipeline(configuration), folder, gpus, threads, configuration.case_seconds)
 
 

@@ -87,8 +87,10 @@ def plan(
                 asked[one] = _planned(one, free_bytes, ranks)
             each = replace(asked[one], case=replace(asked[one].case, seed=drawn.seed))
             planned.setdefault(each.case.id, each)
-        if grid is configuration:
-            _stop_at_unusable_main(configuration, list(planned.values()))
+        if grid is configuration and configuration.given_keys == EVERYWHERE:
+            reasons = [each.unsupported for each in planned.values()]
+            if all(reasons):  # what further grids show is no answer for somebody whose own settings fit no case
+                raise ConfigError(str(reasons[0]))
     seen: dict[object, int] = {}  # several grids may have cases that share inputs and reference
     plans = sorted(planned.values(), key=lambda each: seen.setdefault(shared(each.case), len(seen)))
     _stop_at_useless_values(configuration, plans)
@@ -96,20 +98,15 @@ def plan(
 
 
 def _planned(drawn: Case, free_bytes: int | None, ranks: int | None) -> Planned:
-    case = _resolved(drawn)
+    """Return the case with kernels for `auto`, its own and that of the path that it is compared with."""
+    case = resolve_kernel(drawn) if drawn.kernel.name == "auto" else drawn
+    if case.against is not None and case.against.kernel.name == "auto":
+        case = replace(case, against=replace(case.against, kernel=resolve_kernel(case.other).kernel))
     if reason := next(filter(None, _reasons(case, ranks)), None):
         return Planned(case, reason)
     needed = bytes_needed(case)
     reason = _too_large(case, needed, free_bytes) or next(filter(None, _reasons_of_other(case, free_bytes)), None)
     return Planned(case, reason, needed)
-
-
-def _resolved(drawn: Case) -> Case:
-    """Return the case with kernels for `auto`, its own and that of the path that it is compared with."""
-    case = resolve_kernel(drawn) if drawn.kernel.name == "auto" else drawn
-    if case.against is None or case.against.kernel.name != "auto":
-        return case
-    return replace(case, against=replace(case.against, kernel=resolve_kernel(case.other).kernel))
 
 
 def _reasons_of_other(case: Case, free_bytes: int | None) -> Iterator[str | None]:
@@ -133,16 +130,11 @@ def resolve_kernel(case: Case) -> Case:
     """Return the case with the first kernel that can serve it; the first of all where none can. For a user's function,
     none that sums gradients in 16 bits where there is a choice."""
     first, *_ = sources = case.kernel.source.split(",")
-    kernels: Iterator[Part] = map(_candidate, sources)  # only those that are asked are loaded
+    kernels: Iterator[Part] = map(plugins.default_part, sources)  # only those that are asked are loaded
     if case.variant.forward.name == "callable":
         kernels = iter(sorted(kernels, key=lambda kernel: _abilities(kernel, case.device).short_sums))
     able = (each for each in (replace(case, kernel=kernel) for kernel in kernels) if kernel_unsupported(each) is None)
-    return next(able, None) or replace(case, kernel=_candidate(first))
-
-
-@cache
-def _candidate(source: str) -> Part:
-    return plugins.default_part(source)
+    return next(able, None) or replace(case, kernel=plugins.default_part(first))
 
 
 def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:
@@ -214,12 +206,6 @@ def kernel_unsupported(case: Case) -> str | None:
                 " changes nothing; drop it or use another kernel"
             )
     return None
-
-
-def _stop_at_unusable_main(configuration: Configuration, plans: list[Planned]) -> None:
-    """What further grids show is no answer for somebody whose own settings fit no case."""
-    if configuration.given_keys == EVERYWHERE and all(each.unsupported is not None for each in plans):
-        raise ConfigError(str(plans[0].unsupported))
 
 
 def _stop_at_useless_values(configuration: Configuration, plans: list[Planned]) -> None:

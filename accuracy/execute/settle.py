@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from accuracy.config.find import complete_part, complete_variant
-from accuracy.config.paths import NamedPath
 from accuracy.config.read import AUTO_WORKERS, PROCESSORS, Configuration, read
 from accuracy.core import plugins
 from accuracy.core.case import Variant
@@ -33,15 +32,20 @@ def settled(configuration: Configuration) -> Configuration:
     """As this machine runs it: every `auto` resolved, knobs of parts checked by their own code. Raises ConfigError."""
     device = devices.choose(configuration.device)
     variants = tuple(map(complete_variant, configuration.variants))
-    paths = *map(_completed, configuration.paths_a), *map(_completed, configuration.paths_b)
+    paths = [
+        replace(
+            path, variant=complete_variant(path.variant), kernel=path.kernel and complete_part("kernel", path.kernel)
+        )
+        for path in (*configuration.paths_a, *configuration.paths_b)
+    ]
     _must_know_masks([*variants, *(each.variant for each in paths)], configuration.given)
     return replace(
         configuration,
         variants=variants,
         kernels=tuple(complete_part("kernel", part) for part in configuration.kernels),
         inputs=tuple(complete_part("inputs", part) for part in configuration.inputs),
-        paths_a=paths[: len(configuration.paths_a)],
-        paths_b=paths[len(configuration.paths_a) :],
+        paths_a=tuple(paths[: len(configuration.paths_a)]),
+        paths_b=tuple(paths[len(configuration.paths_a) :]),
         device=device,
         backend=_backend(configuration, device),
         workers=_workers(configuration, device),
@@ -58,12 +62,6 @@ def _must_know_masks(variants: Sequence[Variant], given: Sequence[str]) -> None:
                 f"{variant.name} has no parameter causal or is_causal; say which mask it computes: mask=full or"
                 " mask=causal (on the command line problem.mask=full)"
             )
-
-
-def _completed(path: NamedPath) -> NamedPath:
-    """Return the path with all knobs of its parts. Raises ConfigError."""
-    kernel = None if path.kernel is None else complete_part("kernel", path.kernel)
-    return replace(path, variant=complete_variant(path.variant), kernel=kernel)
 
 
 def _backend(configuration: Configuration, device: str) -> str:

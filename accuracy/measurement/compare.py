@@ -42,7 +42,7 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
     bits: dict[str, Array] = {}
     sums: tuple[list[Sums], ...] = [], [], [], []  # of error, diff, single device and rounding floor, by tensor
     losses: list[Sums] = []
-    share = share_of(case)
+    share = _real(case).double().mean(1).numpy()  # of each rank's tokens, what is no padding
     for name, x in in_turn(case, targets, results):
         dtype = stored_dtype(case, name, results)
         distances[name] = distance(x, targets.target(case, name), ulp_dtype=dtype)
@@ -124,29 +124,21 @@ def _word(x: Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
-def share_of(case: Case) -> Array:
-    """Return the share of each rank's tokens that is no padding, (W,)."""
-    if not is_padded(case):
-        return np.ones(case.world_size)
-    return _real(case).double().mean(1).numpy()
-
-
 def blanked(case: Case, results: Sequence[Results]) -> list[Results]:
     """Return the ranks' out, lse, dq, dk, dv (and dsink) with zeros for what is finite of padding."""
     if not is_padded(case):
         return list(results)
-    real = _real(case)
+
+    def blank(name: str, x: Tensor | None, real: Tensor) -> Tensor | None:
+        if x is None or name == "dsink":
+            return x
+        tokens = real.to(x.device) if name == "lse" else real.to(x.device)[:, None, None]
+        return x.masked_fill(~tokens & x.isfinite(), 0.0)
+
     return [
-        tuple(_blanked(name, x, tokens) for name, x in zip(ALL_TENSORS, each, strict=False))
-        for tokens, each in zip(real, results, strict=True)
+        tuple(blank(name, x, tokens) for name, x in zip(ALL_TENSORS, each, strict=False))
+        for tokens, each in zip(_real(case), results, strict=True)
     ]
-
-
-def _blanked(name: str, x: Tensor | None, real: Tensor) -> Tensor | None:
-    if x is None or name == "dsink":
-        return x
-    tokens = real.to(x.device) if name == "lse" else real.to(x.device)[:, None, None]
-    return x.masked_fill(~tokens & x.isfinite(), 0.0)
 
 
 def joined(case: Case, results: Sequence[Results]) -> dict[str, Tensor]:

@@ -55,22 +55,6 @@ class Magnitudes:
     squares: Named
 
 
-@dataclass(frozen=True)
-class _Heads:
-    """Float64 tensors of some key/value heads G and of some query heads of each, T: q, dout, out (G, T, Sq, D), lse and
-    delta (G, T, Sq, 1), k and v (G, 1, S, D). seen: the first key that a query sees, and the one after the last (Sq,
-    2), on their device."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    dout: Tensor
-    out: Tensor
-    lse: Tensor
-    delta: Tensor
-    seen: Tensor
-
-
 def runs(case: Case, options: None) -> int:
     """Return how many times the work of a forward and a backward the sums of magnitudes take."""
     return 3
@@ -131,8 +115,7 @@ def magnitudes(problem: Problem, inputs: Inputs, reference: Named, dropout: Drop
             beside = None if mask is None else mask[item % mask.shape[0]]
             if beside is not None:
                 beside = beside.expand(problem.heads, -1, -1).unflatten(0, (problem.heads_kv, -1))[groups, own]
-            heads = _Heads(k=k, v=v, seen=there, **of_queries)
-            _add_heads(found, (item, groups, own), heads, problem, seen, dropout, beside)
+            _add_heads(found, (item, groups, own), of_queries, (k, v), problem, (seen, there), dropout, beside)
     for name in set(reference) - {"delta"}:  # what rounds that is out
         squares[name] += reference[name].square()
     return found
@@ -156,10 +139,21 @@ def _of_heads(problem: Problem, x: Tensor, groups: slice, own: slice) -> Tensor:
 
 
 def _add_heads(
-    found: Magnitudes, place: tuple[int, slice, slice], heads: _Heads, problem: Problem, seen: Tensor,
-    dropout: Dropout | None, beside: Tensor | None,
+    found: Magnitudes, place: tuple[int, slice, slice], of_queries: Named, of_kv: tuple[Tensor, Tensor],
+    problem: Problem, seen: tuple[Tensor, Tensor], dropout: Dropout | None, beside: Tensor | None,
 ) -> None:  # fmt: skip
-    """Fill in the sums of query heads, add to those of their key/value heads."""
+    """Fill in the sums of query heads, add to those of their key/value heads.
+
+    Args:
+        found: of all elements.
+        place: the item of the batch, G key/value heads and T query heads of each.
+        of_queries: q, dout, out (G, T, Sq, D), lse and delta (G, T, Sq, 1) of these heads, float64.
+        of_kv: k and v (G, 1, S, D), float64.
+        problem: of the case.
+        seen: the first key that a query sees, and the one after the last (Sq, 2), on the CPU and on their device.
+        dropout: of all tokens.
+        beside: what is added to the scores of these heads, or hides them, (G, T, Sq, S).
+    """
     item, groups, own = place
     share = problem.heads // problem.heads_kv
     absolute, squares = ({name: _of_heads(problem, x[item], groups, own) for name, x in each.items()
@@ -168,13 +162,13 @@ def _add_heads(
     of_keys = {name: [each[name][item, :, groups].movedim(0, 1) for each in (found.absolute, found.squares)]
                for name in ("dk", "dv")}  # fmt: skip
     scale = problem.softmax_scale
-    for rows, keys in _blocks(seen):
-        q, dout, out, lse, delta = (x[:, :, rows] for x in (heads.q, heads.dout, heads.out, heads.lse, heads.delta))
-        k, v = heads.k[:, :, keys], heads.v[:, :, keys]
+    for rows, keys in _blocks(seen[0]):
+        q, dout, out, lse, delta = (of_queries[name][:, :, rows] for name in ("q", "dout", "out", "lse", "delta"))
+        k, v = (x[:, :, keys] for x in of_kv)
         scores, slope = _scores(q, k, problem)
         added = 0.0 if beside is None else given_mask.added(beside[:, :, rows, keys], scores.dtype)
         key = torch.arange(keys.start, keys.stop, device=scores.device)
-        bounds = heads.seen[rows]
+        bounds = seen[1][rows]
         hidden = (key < bounds[:, :1]) | (key >= bounds[:, 1:])
         p = (scores + added - lse).exp_().masked_fill_(hidden, 0.0)
         size = scores.abs_().masked_fill_(hidden, 0.0)
@@ -209,14 +203,14 @@ def _add_heads(
         absolute["delta"][:, :, rows] = (dout.abs() * spread).sum(3)
         of_delta = (dout.square() * (terms + out.square())).sum(3, keepdim=True)
         squares["delta"][:, :, rows] = of_delta.squeeze(3)
-        of_kv = {"dv": (dropped.mT @ dout.abs(), dropped2.mT @ dout.square())}
+        of_keys_here = {"dv": (dropped.mT @ dout.abs(), dropped2.mT @ dout.square())}
         pulled = p.mul_(slope)  # how ds moves with delta
         squares["dq"][:, :, rows] = scale**2 * (ds2 @ k.square() + of_delta * (pulled @ k).square())
         of_dk = scale**2 * (ds2.mT @ q.square() + pulled.square().mT @ (of_delta * q.square()))
         ds.abs_()
         absolute["dq"][:, :, rows] = scale * (ds @ k.abs())
-        of_kv["dk"] = scale * (ds.mT @ q.abs()), of_dk
-        for name, both in of_kv.items():
+        of_keys_here["dk"] = scale * (ds.mT @ q.abs()), of_dk
+        for name, both in of_keys_here.items():
             for sums, terms in zip(of_keys[name], both, strict=True):
                 sums[:, keys] += terms.sum(1)
 

@@ -13,11 +13,10 @@ from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
-import torch
 from torch import Tensor
 
 from accuracy.core import plugins
-from accuracy.core.case import Case, Part, Problem
+from accuracy.core.case import Case, Problem
 from accuracy.inputs import drawing
 from accuracy.inputs.drawing import Inputs
 from accuracy.measurement import compute_device
@@ -147,20 +146,12 @@ class Bench:
         problem. Kernels run on the case's device."""
         return compute_device.compute_device(case, self.alone)
 
-    def forget(self) -> None:
-        """Free the targets, and the device memory that torch keeps; the drawn inputs are on the CPU, and stay."""
-        self._targets = None
-        torch.cuda.empty_cache()
-
     def _inputs_and_reference(self, case: Case, dtype: str) -> tuple[Inputs, Reference]:
-        inputs = drawing.round_to(self._draw(case.inputs, case.problem, case.seed), dtype, self.device_of(case))
-        return inputs, of_problem.compute(case.problem, inputs, case.seed)
-
-    def _draw(self, part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
-        key = (part, problem, seed)
+        key = case.inputs, case.problem, case.seed
         if self._drawn is None or self._drawn[0] != key:
-            self._drawn = key, drawing.draw(part, problem, seed)
-        return self._drawn[1]
+            self._drawn = key, drawing.draw(*key)
+        inputs = drawing.round_to(self._drawn[1], dtype, self.device_of(case))
+        return inputs, of_problem.compute(case.problem, inputs, case.seed)
 
 
 def repeats_of(case: Case) -> int:

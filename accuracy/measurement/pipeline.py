@@ -19,7 +19,7 @@ from accuracy.core.own_process import raised_by_functions
 from accuracy.measurement import compute_device, provenance
 from accuracy.measurement.compare import Compared
 from accuracy.measurement.metrics import Array
-from accuracy.measurement.observe import Bench, Observation, answers
+from accuracy.measurement.observe import Bench, answers
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, OF_ALL, OK, UNSUPPORTED, Columns, Row
 from accuracy.runtime import arithmetic, device
 from accuracy.runtime.sharding import sharding_of, token_map
@@ -85,27 +85,22 @@ class Pipeline(Bench):
             text = "" if elsewhere else traceback_of(error)
             out_of_memory = isinstance(error.__cause__ or error, torch.OutOfMemoryError)
         if out_of_memory:  # only here, where the error no longer holds the tensors
-            self.forget()
+            self._targets = None
+            torch.cuda.empty_cache()
         return replace(self.failed(case, reason), traceback=text)
 
     def _measured(self, case: Case) -> Measured:
         observation = self.observe(case)
-        results: dict[str, dict[str, Any]] = {}
-        positions: dict[str, dict[str, Any]] = {}
+        more: dict[str, dict[str, Any]] = {}  # the observers' columns by tensor
+        more_positions: dict[str, dict[str, Any]] = {}
         tables: dict[str, list[Row]] = {}
         for answer in answers(observation):
-            for found, columns in ((results, answer.results), (positions, answer.positions)):
-                for name, each in columns.items():
+            for found, given in ((more, answer.results), (more_positions, answer.positions)):
+                for name, each in given.items():
                     found.setdefault(name, {}).update(each)
             for name, rows in answer.tables.items():
                 tables.setdefault(name, []).extend(rows)
-        return replace(self._rows(observation, results, positions), tables=tables)
-
-    def _rows(
-        self, observation: Observation, more: Mapping[str, Columns], more_positions: Mapping[str, Columns]
-    ) -> Measured:
-        """Return the rows of `results/` and `positions/`; more: the observers' columns by tensor."""
-        case, compared, cost = observation.case, observation.compared, vars(observation.ran.cost)
+        compared, cost = observation.compared, vars(observation.ran.cost)
         about = about_case(case, self.experiment, OK, "")
         blocks, positions, broken = [], [], []
         for name in ALL_TENSORS:
@@ -122,14 +117,15 @@ class Pipeline(Bench):
             columns = metric_columns(case, compared[name], tokens)
             same = {"tensor": name, "status": OK, "reason": "", **cost}
             blocks.append({**_block(len(columns["rank"]), same), **columns, **more.get(name, {})})
-            bins = position_columns(case, name, compared[name], tokens, length)
-            positions.append({**bins, **more_positions.get(name, {})})
+            bins = position_columns(compared[name], position_bins(length), tokens)
+            same = {"case_id": case.id, "tensor": name}
+            positions.append({**_block(len(bins["rank"]), same), **bins, **more_positions.get(name, {})})
             if count := columns["nonfinite"][-1]:
                 broken.append(f"{count} non-finite values in {name}")
         varying = joined(blocks)
-        rows = len(varying["tensor"])
-        failed = _block(rows, {"status": FAILED, "reason": "; ".join(broken)}) if broken else {}
-        return Measured({**_block(rows, about), **varying, **failed}, joined(positions))
+        height = len(varying["tensor"])
+        failed = _block(height, {"status": FAILED, "reason": "; ".join(broken)}) if broken else {}
+        return Measured({**_block(height, about), **varying, **failed}, joined(positions), tables)
 
 
 def _block(rows: int, about: Row) -> dict[str, Sequence[Any]]:
@@ -206,57 +202,31 @@ def joined(blocks: Sequence[Columns]) -> Columns:
     return found
 
 
-def position_columns(case: Case, tensor: str, compared: Compared, tokens: Tensor, length: int) -> Columns:
-    """Return the rows of the table of positions, column by column: one a bin of the tensor's global sequence.
-
-    tokens: (W, S/W), global; length: S, of which padding is no part.
-    """
-    distance, shape = compared.distance, compared.shape
-    assert distance.token_square is not None
-    assert distance.token_largest is not None
-    elements = shape.numel() // (shape[0] * shape[2])  # that a token has
-    borders = position_bins(length)
-    rms, largest = by_position(borders, distance.token_square, distance.token_largest, elements, tokens)
-    bins = len(rms)
-    return {
-        "case_id": [case.id] * bins,
-        "tensor": [tensor] * bins,
-        "token_begin": borders[:-1].tolist(),
-        "token_end": borders[1:].tolist(),
-        "rank": bin_owners(borders, tokens).tolist(),
-        "error_rms": rms.tolist(),
-        "error_max": largest.tolist(),
-    }
-
-
 def position_bins(seqlen: int) -> Array:
     """Return the borders of at most 128 equal bins of the global sequence: int64 (bins + 1,)."""
     bins = min(seqlen, POSITION_BINS)
     return -(-np.arange(bins + 1) * seqlen // bins)
 
 
-def bin_owners(borders: Array, token_map: Tensor) -> Array:
-    """Return the rank that holds every token of a bin; -1 where several ranks share it. Tokens behind the last border
-    are padding."""
-    owner = np.empty(token_map.numel(), dtype=np.int64)
-    owner[token_map.flatten().numpy()] = np.repeat(np.arange(token_map.shape[0]), token_map.shape[1])
-    owner = owner[: borders[-1]]
-    lowest, highest = (reduce.reduceat(owner, borders[:-1]) for reduce in (np.minimum, np.maximum))
-    return np.where(lowest == highest, lowest, ALL_RANKS)
+def position_columns(compared: Compared, borders: Array, token_map: Tensor) -> dict[str, list[Any]]:
+    """Return the table of positions, column by column: one row a bin of the tensor's global sequence, which ends at the
+    last border; padding lies behind it. rank: that which holds every token of the bin, -1 where several share it.
 
-
-def by_position(
-    borders: Array, token_square: Array, token_largest: Array, elements: int, token_map: Tensor
-) -> tuple[Array, Array]:
-    """Return the root mean square and largest |error| in each bin of the global sequence, which ends at the last
-    border.
-
-    token_square, token_largest: of each token's errors, (W, S/W); elements: that a token has; token_map: (W, S/W), the
-    global tokens.
+    token_map: (W, S/W), the global tokens.
     """
-    place = token_map.flatten().numpy()
-    squares, sizes = (np.empty(len(place)) for _ in range(2))
-    squares[place], sizes[place] = token_square.ravel(), token_largest.ravel()
-    squares, sizes = squares[: borders[-1]], sizes[: borders[-1]]
-    count = np.diff(borders) * elements
-    return np.sqrt(np.add.reduceat(squares, borders[:-1]) / count), np.maximum.reduceat(sizes, borders[:-1])
+    distance, shape = compared.distance, compared.shape
+    assert distance.token_square is not None
+    assert distance.token_largest is not None
+    elements = shape.numel() // (shape[0] * shape[2])  # that a token has
+    local = np.argsort(token_map.flatten().numpy())[: borders[-1]]  # of each global token
+    begin, count = borders[:-1], np.diff(borders) * elements
+    square = np.add.reduceat(distance.token_square.ravel()[local], begin)
+    ranks = local // token_map.shape[1]
+    lowest, highest = np.minimum.reduceat(ranks, begin), np.maximum.reduceat(ranks, begin)
+    return {
+        "token_begin": begin.tolist(),
+        "token_end": borders[1:].tolist(),
+        "rank": np.where(lowest == highest, lowest, ALL_RANKS).tolist(),
+        "error_rms": np.sqrt(square / count).tolist(),
+        "error_max": np.maximum.reduceat(distance.token_largest.ravel()[local], begin).tolist(),
+    }

@@ -6,7 +6,6 @@ import platform
 import re
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +24,8 @@ from accuracy.variant.base import schedule_of
 if TYPE_CHECKING:
     from accuracy.config.read import Configuration
 
-PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "flash-attn-4", "triton")
-THIRD_PARTY = (
+PACKAGES = (
+    "torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "flash-attn-4", "triton",
     "ring-flash-attn", "yunchang", "ring-attention-pytorch", "axolotl-ringmaster", "transformer_engine",
     "transformer_engine_torch",
 )  # fmt: skip
@@ -66,6 +65,18 @@ def _digest_of_parts(sources: tuple[str, ...]) -> str:
 def fingerprint(device: str) -> dict[str, Any]:
     """Return what must be equal for rows of two runs to stand in one table."""
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    switches = arithmetic.switches()
+    knobs: dict[str, Any] = {  # process-wide switches that change arithmetic
+        "float32_matmul_precision": switches.float32_products,
+        "threads": torch.get_num_threads() if device == "cpu" else None,
+        **{name: os.environ[name] for name in ARITHMETIC if name in os.environ},
+    }
+    if device == "cuda":
+        knobs |= {
+            "allow_tf32": switches.tf32_products,
+            "allow_bf16_reduced_precision_reduction": switches.reduced_bfloat16_sums,
+            "allow_fp16_reduced_precision_reduction": switches.reduced_float16_sums,
+        }
     return {
         "accuracy": accuracy.__version__,
         "code": code_digest(),
@@ -78,19 +89,24 @@ def fingerprint(device: str) -> dict[str, Any]:
         },
         "triton": plugins.version("triton") if device == "cuda" or interpreted else None,
         "cudnn": torch.backends.cudnn.version() if device == "cuda" else None,
-        "knobs": knobs(device),
+        "knobs": knobs,
     }
 
 
 def provenance(device: str) -> dict[str, Any]:
-    """Return the fingerprint, and what is only written down: git, system, other packages."""
+    """Return the fingerprint, and what is only written down: commit and dirty flag of the checkout that the package
+    runs from (outside one, a CI system's GIT_COMMIT), system, other packages."""
+    git = "git", "-C", str(PACKAGE.parent)
+    commit = command(*git, "rev-parse", "HEAD") if (PACKAGE.parent / ".git").exists() else ""
+    changed = commit and command(*git, "status", "--porcelain", "--", "accuracy", "configs")
     return {
         **fingerprint(device),
-        **_git(),
+        "git_commit": commit or os.environ.get("GIT_COMMIT"),
+        "dirty": bool(changed) if commit else None,
         "python": platform.python_version(),
         "system": platform.platform(),
         "processors": os.cpu_count(),
-        "packages": {name: plugins.version(name) for name in (*PACKAGES, *THIRD_PARTY)},
+        "packages": {name: plugins.version(name) for name in PACKAGES},
         "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         **(_cuda() if device == "cuda" else {}),
     }
@@ -132,47 +148,13 @@ def command(*words: str) -> str:
         return ""
 
 
-def knobs(device: str) -> dict[str, Any]:
-    """Return the process-wide switches that change arithmetic."""
-    switches: dict[str, Any] = {
-        "float32_matmul_precision": arithmetic.switches().float32_products,
-        "threads": torch.get_num_threads() if device == "cpu" else None,
-        **{name: os.environ[name] for name in ARITHMETIC if name in os.environ},
-    }
-    if device == "cuda":
-        matmul = torch.backends.cuda.matmul
-        switches |= {
-            "allow_tf32": arithmetic.switches().tf32_products,
-            "allow_bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction,
-            "allow_fp16_reduced_precision_reduction": matmul.allow_fp16_reduced_precision_reduction,
-        }
-    return switches
-
-
 def _cuda() -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(0)
+    driver = re.search(r"\b\d+\.\d+(\.\d+)?\b", DRIVER.read_text()) if DRIVER.exists() else None
     return {
         "compute_capability": f"{properties.major}.{properties.minor}",
         "device_memory_bytes": properties.total_memory,
         "device_count": torch.cuda.device_count(),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
-        "driver": _driver(),
+        "driver": driver[0] if driver else "",
     }
-
-
-def _driver() -> str:
-    """Return the version of the GPU's driver: asked of the kernel, for `nvidia-smi` takes its time."""
-    with suppress(OSError):
-        if found := re.search(r"\b\d+\.\d+(\.\d+)?\b", DRIVER.read_text()):
-            return found[0]
-    return command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0]
-
-
-def _git() -> dict[str, Any]:
-    """Return the commit and dirty flag of the checkout that the package runs from; outside one, a CI system's
-    GIT_COMMIT."""
-    if not (PACKAGE.parent / ".git").exists():
-        return {"git_commit": os.environ.get("GIT_COMMIT"), "dirty": None}
-    commit = command("git", "-C", str(PACKAGE.parent), "rev-parse", "HEAD")
-    changed = command("git", "-C", str(PACKAGE.parent), "status", "--porcelain", "--", "accuracy", "configs")
-    return {"git_commit": commit or os.environ.get("GIT_COMMIT"), "dirty": bool(changed) if commit else None}

@@ -27,40 +27,6 @@ Numbers = dict[str, dict[str, Any]]
 """By tensor: elements that differed in any run, the runs in which one did, the largest change."""
 
 
-class Changes:
-    """What further runs change of one rank's tensors."""
-
-    def __init__(self, first: Results) -> None:
-        named = dict(zip(ALL_TENSORS, first, strict=False))
-        self._first = {name: x for name, x in named.items() if x is not None}
-        self._differing = {name: torch.zeros_like(x, dtype=torch.bool) for name, x in self._first.items()}
-        self._runs: dict[str, list[int]] = {name: [] for name in self._first}
-        self._sizes = dict.fromkeys(self._first, 0.0)
-
-    def note(self, run: int, results: Results) -> None:
-        """Note what the results of a further run changed."""
-        for name, y in zip(ALL_TENSORS, results, strict=False):
-            x = self._first.get(name)
-            if x is None or y is None or torch.equal(x, y):
-                continue
-            changed = (x != y) & ~(x.isnan() & y.isnan())
-            if not changed.any():
-                continue
-            exact = x.double()
-            size = exact[changed].abs().clamp(min=float(exact.square().mean().sqrt()))
-            change = ((y.double() - exact)[changed].abs() / size).max()
-            self._differing[name] |= changed
-            self._sizes[name] = max(self._sizes[name], float(change.nan_to_num(nan=torch.inf)))
-            self._runs[name].append(run)
-
-    def numbers(self) -> Numbers:
-        """Return what changed in all runs that were noted."""
-        return {
-            name: {"elements": int(self._differing[name].sum()), "runs": runs, "size": self._sizes[name]}
-            for name, runs in self._runs.items()
-        }
-
-
 def copies(results: Results) -> Results:
     """Copy the results: the next run of a function may fill the buffers that hold them again."""
     return tuple(None if x is None else x.clone() for x in results)
@@ -120,11 +86,27 @@ def _check_alike(case: Case, right: Results, found: Results, message: str) -> No
 
 def repeated(results: Sequence[Results], again: Iterable[Sequence[Results]]) -> list[Numbers]:
     """Return what runs again changed on each of the ranks that this process runs."""
-    ranks = [Changes(each) for each in results]
+    first = [{name: x for name, x in zip(ALL_TENSORS, each, strict=False) if x is not None} for each in results]
+    differing = [{name: torch.zeros_like(x, dtype=torch.bool) for name, x in named.items()} for named in first]
+    found: list[Numbers] = [{name: {"elements": 0, "runs": [], "size": 0.0} for name in named} for named in first]
     for run, every in enumerate(again):
-        for changes, own in zip(ranks, every, strict=True):
-            changes.note(run, own)
-    return [changes.numbers() for changes in ranks]
+        for rank, own in enumerate(every):
+            for name, y in zip(ALL_TENSORS, own, strict=False):
+                x = first[rank].get(name)
+                if x is None or y is None or torch.equal(x, y):
+                    continue
+                changed = (x != y) & ~(x.isnan() & y.isnan())
+                if not changed.any():
+                    continue
+                exact = x.double()
+                size = exact[changed].abs().clamp(min=float(exact.square().mean().sqrt()))
+                change = ((y.double() - exact)[changed].abs() / size).max()
+                differing[rank][name] |= changed
+                noted = found[rank][name]
+                noted["elements"] = int(differing[rank][name].sum())
+                noted["size"] = max(noted["size"], float(change.nan_to_num(nan=torch.inf)))
+                noted["runs"].append(run)
+    return found
 
 
 def run_alone(case: Case, shards: Sequence[Tensors], mode: Mode = PLAIN) -> Ran:

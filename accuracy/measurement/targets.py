@@ -152,8 +152,10 @@ class Targets:
         """Return the least error that any implementation can have on each rank's tokens; of results that a kernel
         stores in 8 bits, with their scales, that of these. dtype: in which the tensor is stored, the case's for it or,
         of lse, a coarser one."""
-
-        policy = None if schedule_of(case.variant.forward).merges else _policy_of_results(case, tensor)
+        policy = quantisation.policy_in(case.kernel.name, case.kernel.options_text)
+        of_results = () if policy is None else policy.formats  # in fewer bits than the case's dtype has
+        if schedule_of(case.variant.forward).merges or ("out" if tensor == "delta" else tensor) not in of_results:
+            policy = None
 
         def stored() -> Tensor:
             if policy is not None:
@@ -195,13 +197,6 @@ class Targets:
             return rounding_sums(reference.values) if shards is None else distance(shards(), reference).sums
 
         return self.once((*_layout(case), tensor, what), error)
-
-
-def _policy_of_results(case: Case, tensor: str) -> quantisation.Policy | None:
-    """Return the kernel's policy, where it stores the tensor in fewer bits than the case's dtype has."""
-    policy = quantisation.policy_in(case.kernel.name, case.kernel.options_text)
-    place = "out" if tensor == "delta" else tensor
-    return policy if policy is not None and place in policy.formats else None
 
 
 def _results(reference: Reference) -> Results:

@@ -135,13 +135,6 @@ def modules() -> dict[str, ModuleType]:
     return found
 
 
-def load() -> bool:
-    """Import the package, which replaces methods of torch.nn.Module; return whether it was not imported before."""
-    new = not modules.cache_info().currsize
-    modules()
-    return new
-
-
 @contextmanager
 def _without_libraries() -> Iterator[None]:
     """The package refuses to be imported without its libraries unless it is being built. No other variable of the

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -53,25 +52,15 @@ def alike() -> tuple[int, ...]:
     return tuple(index for index, each in enumerate(names) if each == names[0])
 
 
-def each_of(workers: int, device: str) -> list[int | None]:
-    """The GPU of each worker; None: the CPU."""
-    return [None] * workers if device == "cpu" else list(islice(cycle(alike()), workers))
-
-
 def free_bytes(device: str) -> int | None:
     """Memory that can still be taken; None where the system does not say."""
     if device == "cuda":
-        return _free_of_gpu()
+        try:  # as the driver says, which does not open the GPU for this process; torch opens it, 0.3 s and more
+            return int(torch.cuda.get_device_properties().total_memory - torch.cuda.device_memory_used())
+        except Exception:  # no nvidia-ml-py, or what it raises of a part of a GPU
+            return int(torch.cuda.mem_get_info()[0])
     known = [each for each in (_status_bytes("/proc/meminfo", "MemAvailable"), _group_bytes()) if each is not None]
     return min(known, default=None)
-
-
-def _free_of_gpu() -> int:
-    """As the driver says, which does not open the GPU for this process; torch opens it, 0.3 s and more."""
-    try:
-        return int(torch.cuda.get_device_properties().total_memory - torch.cuda.device_memory_used())
-    except Exception:  # no nvidia-ml-py, or what it raises of a part of a GPU
-        return int(torch.cuda.mem_get_info()[0])
 
 
 @dataclass
@@ -92,7 +81,7 @@ def measured(device: str) -> Iterator[Cost]:
     if device == "cuda":
         torch.cuda.synchronize()
     cost.seconds = time.perf_counter() - begin
-    peak = _peak(device)
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else _status_bytes("/proc/self/status", "VmHWM")
     cost.peak_bytes = None if before is None or peak is None else max(0, peak - before)
 
 
@@ -125,12 +114,6 @@ def _reset_peak(device: str) -> int | None:
     except (OSError, AttributeError):
         return None
     return _status_bytes("/proc/self/status", "VmRSS")
-
-
-def _peak(device: str) -> int | None:
-    if device == "cuda":
-        return int(torch.cuda.max_memory_allocated())
-    return _status_bytes("/proc/self/status", "VmHWM")
 
 
 def _group_bytes() -> int | None:

@@ -58,17 +58,9 @@ def _wait(work: dist.Work, deadline: float | None) -> None:
     work.wait()
 
 
-def share_numbers(numbers: Sequence[int], group: dist.ProcessGroup) -> list[int]:
-    """Return the first rank's numbers on every rank, once all have come; every rank gives as many."""
-    own = numbers if dist.get_rank(group) == 0 else [0] * len(numbers)
-    tensor = torch.tensor(own, dtype=torch.int64, device=device_of(group))
-    dist.all_reduce(tensor, group=group)
-    return [int(number) for number in tensor]
-
-
 def broadcast(content: bytes, group: dist.ProcessGroup) -> bytes:
     """Return the first rank's bytes on every rank."""
-    (length,) = share_numbers((len(content),), group)
+    length = int(share(str(len(content)), group)[0])
     own = content if dist.get_rank(group) == 0 else bytes(length)
     tensor = torch.frombuffer(bytearray(own or b"\0"), dtype=torch.uint8).to(device_of(group))
     dist.broadcast(tensor, group=group, group_src=0)

@@ -77,16 +77,6 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing_and_a_run_ends_with_a_tabl
     assert about["provenance"]["packages"]["torch"]
 
 
-def test_the_driver_is_the_one_that_the_kernel_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provenance, "DRIVER", tmp_path / "version")
-    for text, version in (
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54  Tue Jun  6\nGCC version:  gcc 11.4.0\n", "535.54"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n", "580.95.05"),
-    ):
-        (tmp_path / "version").write_text(text)
-        assert provenance._driver() == version
-
-
 def test_the_rows_are_those_of_one_worker_and_one_thread_bit_for_bit(tmp_path: Path, accuracy: CommandLine) -> None:
     """Results, positions and steps, what they cost aside. Two threads for a case are what changes last digits."""
     words = ("device=cpu", "variant=ring", "dtype=float32", "problem.seqlen=256", "reruns.trace=true",

@@ -16,7 +16,7 @@ from accuracy.execute.plan import plan
 from tests.measuring import composed, configuration
 from tests.variants import schedules
 
-CHOOSE_KERNELS = {"auto", "every"}  # name others
+CHOOSE_KERNELS = {"auto"}  # names others
 EVERYTHING = sorted((path.parent.name, path.stem) for path in CONFIGS.glob("*/*.yaml"))
 CHOICES = [(group, name) for group, name in EVERYTHING if group != "variant" or name in schedules()]
 BESIDE = {  # no ring decodes; without lse nothing is joined; of the shipped file's size

@@ -1,5 +1,6 @@
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -161,11 +162,13 @@ def test_errors_by_position_fall_into_the_bins_of_their_tokens(sharding: str) ->
     whole = torch.randn(2, 300, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     tokens, borders = token_map(sharding, 300, 2), pipeline.position_bins(300)
     found = distance(cut(whole, sharding, 2), Target(cut(torch.zeros_like(whole), sharding, 2)), ulp_dtype="float64")
-    rms, largest = pipeline.by_position(borders, found.token_square, found.token_largest, 2 * 3 * 4, tokens)
+    compared = SimpleNamespace(distance=found, shape=torch.Size((2, 2, 150, 3, 4)))
+    bins = pipeline.position_columns(compared, borders, tokens)
     for index, (begin, end) in enumerate(itertools.pairwise(borders)):
-        assert largest[index] == whole[:, begin:end].abs().max()
+        assert bins["error_max"][index] == whole[:, begin:end].abs().max()
         expected = whole[:, begin:end].square().mean().sqrt()
-        assert rms[index] == pytest.approx(float(expected), rel=72 * ULP)  # 3 x 2 x 12 squares, added in any order
+        of_any_order = 72 * ULP  # 3 x 2 x 12 squares are added
+        assert bins["error_rms"][index] == pytest.approx(float(expected), rel=of_any_order)
 
 
 def test_a_bin_belongs_to_the_rank_that_holds_all_of_it() -> None:
@@ -175,4 +178,7 @@ def test_a_bin_belongs_to_the_rank_that_holds_all_of_it() -> None:
         ("striped", 256, [-1] * 128),
     ):  # fmt: skip
         borders = pipeline.position_bins(seqlen)
-        assert pipeline.bin_owners(borders, token_map(sharding, seqlen, 2)).tolist() == owners
+        none = np.zeros((2, seqlen // 2))
+        errors = SimpleNamespace(token_square=none, token_largest=none)
+        compared = SimpleNamespace(distance=errors, shape=torch.Size((2, 1, seqlen // 2, 1)))
+        assert pipeline.position_columns(compared, borders, token_map(sharding, seqlen, 2))["rank"] == owners
