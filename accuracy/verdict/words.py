@@ -74,16 +74,9 @@ VERBS = {  # what the tensors of a label do, or of a kind of finding
     label.NONDETERMINISTIC: "differs from run to run",
 }
 TRACED = {  # the `finding` of a row of `steps/`, and what it says of `count`
-    "missing": "{count} visible pair{s} of a query and a key in no kernel call{where}",
-    "repeated": "{count} pair{s} of a query and a key in more than one kernel call{where}",
-    "hidden": "{count} pair{s} that the mask hides in a kernel call{where}",
     "left out": "{tensor} does not hold {count} visible pair{s} of a query and a key{where}",
     "counted again": "{tensor} counts {count} pair{s} of a query and a key more than once{where}",
     "shown": "{tensor} holds {count} pair{s} that the mask hides{where}",
-    "added again": "{tensor} gets a block that no kernel call gave, or that it had already",
-    "never added": "{tensor} never gets {count} block{s} that the kernel gave{where}",
-    "changed": "{count} value{s} of the returned {tensor} differ from the last running state",
-    "other sum": "the returned {tensor} is not the sum of what the kernel gave for its tokens (off by {error_rel:.2g})",
 }
 MOST_TRACED = 3
 GROWTHS = {
@@ -285,10 +278,8 @@ def _traced(facts: "Facts") -> Iterator[str]:
 
 
 def _entry(row: Mapping[Any, Any]) -> str:
-    block = f", block {row['step']}" if row["step"] >= 0 else ""
-    where = f" ({_tokens(row)})" if row["query_begin"] >= 0 else ""
-    numbers = {**row, "count": int(row["count"]), "s": "" if row["count"] == 1 else "s", "where": where}
-    return f"{row['way']} of rank {row['rank']}{block}: {TRACED[row['finding']].format(**numbers)}"
+    numbers = {**row, "count": int(row["count"]), "s": "" if row["count"] == 1 else "s", "where": f" ({_tokens(row)})"}
+    return f"{row['way']} of rank {row['rank']}: {TRACED[row['finding']].format(**numbers)}"
 
 
 def _tokens(row: Mapping[Any, Any]) -> str:
