@@ -1,4 +1,4 @@
-"""Another mask than the problem's, of the keys that a query sees or of the weights that dropout keeps.
+"""Another mask than the problem's, of the keys that a query sees.
 
 Masks are tried one by one; and how often every query counts every key is read off the results row by row, by least
 squares. Given the reference's exponentials, exp(lse) and exp(lse) out are linear in the counts of a row: B H (D + 1)
@@ -128,38 +128,6 @@ def _of_hops(asked: Asked) -> Iterator[tuple[str, Tensor]]:
 def _local(tokens: Tensor) -> Tensor:
     """The position of every token in its shard."""
     return tokens.flatten().argsort() % tokens.shape[1]
-
-
-def dropouts(asked: Asked) -> Iterator[Hypothesis]:
-    """Another dropout mask, (B, H, Sq, S) of 0 or 1 / (1 - rate), in the forward, in the backward, or in both."""
-    problem, right = asked.case.problem, asked.reference.dropout
-    if right is None:
-        return
-    others = {
-        "nothing is dropped": None,
-        "kept weights are not scaled by 1 / (1 - rate)": (right > 0).double(),
-        "kept weights are scaled by 1 / (1 - rate) twice": right * right,
-        "the weights that should be kept are dropped": (right == 0).double() * right.max(),
-        "all heads have the first one's dropout mask": right[:, :1].expand_as(right),
-    }
-    group = problem.heads // problem.heads_kv
-    if 1 < group < problem.heads:
-        others["heads that share keys have one dropout mask"] = right[:, ::group].repeat_interleave(group, 1)
-        again = right[:, :group].repeat(1, problem.heads_kv, 1, 1)
-        others["the heads of every key head have the first one's dropout masks"] = again
-    if problem.batch > 1:
-        others["all sequences have the first one's dropout mask"] = right[:1].expand_as(right)
-    if problem.queries == problem.seqlen:
-        others["queries and keys are exchanged in the dropout mask"] = right.transpose(-1, -2)
-    if asked.size > 1:
-        own, ranks = right[:, :, asked.tokens[0]], asked.size
-        rows, keys = (x.flatten().argsort() for x in (asked.tokens, asked.keys))
-        local = own.repeat(1, 1, ranks, 1)[:, :, rows]
-        others["every rank has the first one's dropout mask (local queries)"] = local
-        block = own[..., asked.keys[0]].repeat(1, 1, ranks, ranks)[:, :, rows][..., keys]
-        others["every block has the first one's dropout mask (local queries and keys)"] = block
-    for cause, other in others.items():
-        yield from altered(asked, "another dropout mask", cause, {"dropout": other}, by_rank=True)
 
 
 def pairs(asked: Asked) -> Iterator[Hypothesis]:

@@ -31,7 +31,6 @@ FAMILIES: tuple[tuple[str, Callable[[Asked], Iterator[Hypothesis]]], ...] = (
     ("factor", constant.factors),
     ("scale", constant.scales),
     ("mask", mask.masks),
-    ("dropout", mask.dropouts),
     ("heads", moved.heads),
     ("shard", moved.shards),
     ("partial", backward.of_partials),
