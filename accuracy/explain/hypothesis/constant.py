@@ -143,9 +143,9 @@ def normalisers(asked: Asked) -> Iterator[Hypothesis]:
         if added is None:
             continue
         more = float(added.median())
-        more = round(more) if round(more) and abs(more - round(more)) < 1e-6 else more  # a small constant is none of 0
-        if more == 0:
+        if more == 0 or not math.isfinite(more):
             continue
+        more = round(more) if round(more) and abs(more - round(more)) < 1e-6 else more  # a small constant is none of 0
         out = right.out * (sums / (sums + more))[..., None]
         lse = right.lse + torch.log1p(more / sums)
         results = {"out": out.transpose(1, 2), "lse": lse.transpose(1, 2)}
