@@ -107,10 +107,10 @@ def scales(asked: Asked) -> Iterator[Hypothesis]:
     for word, scale in known.items():
         if scale != right:
             cause = f"the softmax scale is {scale:.6g} ({word}), not {right:g}"
-            yield from altered(asked, "another softmax scale", cause, {"scale": scale}, word, by_rank=True)
+            yield from altered(asked, "another softmax scale", cause, {"scale": scale}, word)
     if "out" in asked.wrong and (fitted := _fitted_scale(asked)) is not None:
         cause, word = f"the softmax scale is {fitted:.10g}, not {right:g}", f"{fitted:.10g}"
-        yield from altered(asked, "another softmax scale", cause, {"scale": fitted}, word, freedom=1, by_rank=True)
+        yield from altered(asked, "another softmax scale", cause, {"scale": fitted}, word, freedom=1)
 
 
 def _fitted_scale(asked: Asked) -> float | None:

@@ -31,7 +31,7 @@ def masks(asked: Asked) -> Iterator[Hypothesis]:
         if any(torch.equal(counts, each) for each in seen) or counts.shape != seen[0].shape:
             continue
         seen.append(counts)
-        yield from altered(asked, f"mask: {word}", word, {"counts": counts}, by_rank=True)
+        yield from altered(asked, f"mask: {word}", word, {"counts": counts})
 
 
 def _others(asked: Asked) -> Iterator[tuple[str, Tensor]]:

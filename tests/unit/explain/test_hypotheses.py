@@ -126,9 +126,7 @@ PROVEN = {
     "a tail of tokens": (final("dk", lambda x: x * (torch.arange(40) < 37)[:, None, None]), "dk",
                          "zero in tokens 37 to 39 of 40"),
     "a mask of one rank": (whole(mask=a_key_ahead_on_rank_2), "dv",
-                           "one key too far ahead on rank 2"),
-    "a scale of two ranks": (whole(q=lambda plain: plain.q * (1 + (torch.arange(40) >= 20).double()[:, None, None])),
-                             "out", "(twice it), not 0.2 on ranks 2 and 3"),
+                           "shows 10 pairs of a query at p and the key at p +1"),
     "keys in bfloat16": (whole(k=lambda plain: to_bfloat16(plain.k)), "out", "k is cast to bfloat16"),
 }  # fmt: skip
 
