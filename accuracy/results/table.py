@@ -79,7 +79,6 @@ STEPS_SCHEMA = _schema(
     ("int32", "rank step"),  # step: number of the rank's kernel call
     ("string", "tensor"),
     ("int32", "source"),  # the rank that owns the block's keys; -1: several
-    ("string", "state"),  # partial: what the kernel gave for the block; running: what has been joined so far
     ("int64", "query_begin query_last key_begin key_last"),  # global tokens
     ("float64", "error_rel error_max band"),  # band: the error_rel that rounding alone stays below
     ("int64", "nonfinite"),

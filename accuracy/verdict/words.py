@@ -264,13 +264,12 @@ def evidence(facts: "Facts") -> Iterator[str]:
 def _traced(facts: "Facts") -> Iterator[str]:
     if step := facts.step:
         keys = f" with the keys of rank {step['source']}" if 0 <= step["source"] != step["rank"] else ""
-        state = "what the kernel gives" if step["state"] == "partial" else "what has been joined so far"
         yield (
             f"The first step that leaves the rounding band: {step['way']} of rank {step['rank']}{keys}, block "
-            f"{step['step']} ({_tokens(step)}): {state} of {step['tensor']} is off by {step['error_rel']:.2g}."
+            f"{step['step']} ({_tokens(step)}): {step['tensor']} of the kernel is off by {step['error_rel']:.2g}."
         )
     elif step is not None:
-        yield "Traced step by step, no partial and no running state leaves the rounding band."
+        yield "Traced step by step, no result of a kernel call leaves the rounding band."
     if facts.account:
         first = [row for row in facts.account[:MOST_TRACED] if row["case_id"] == facts.account[0]["case_id"]]
         more = [count(left, "more finding")] if (left := len(facts.account) - len(first)) else []

@@ -175,7 +175,7 @@ def test_the_first_step_outside_of_the_band_and_wrong_pairs_are_named() -> None:
     """Those of the forward come first, of these what is left out."""
     step = {"case_id": "float64-4-0-gaussian", "way": "forward", "rank": 2, "step": 1, "source": 0, "tensor": "out",
             "count": 3, "query_begin": 9, "query_last": 9, "key_begin": 2, "key_last": 4, "error_rel": 0.5,
-            "state": "partial", "band": 0.1, "nonfinite": 0}  # fmt: skip
+            "band": 0.1, "nonfinite": 0}  # fmt: skip
     kinds = [step | {"finding": name, "way": way} for name in ("shown", "counted again", "left out")
              for way in ("backward", "forward")]  # fmt: skip
     found = facts_of(healthy(), steps=[step, *kinds])
