@@ -59,7 +59,7 @@ def _others(asked: Asked) -> Iterator[tuple[str, Tensor]]:
             last = (row // size * size + size - 1).clamp(max=problem.queries - 1)
             yield f"each query sees the keys of the last of its {size} queries", right[last]
     if asked.size > 1:
-        yield from _of_hops(asked)
+        yield from _unmasked(asked)
     local_key = _local(asked.keys)
     for word, index in (("first", 0), ("last", problem.seqlen // asked.size - 1)):
         hidden = (local_key == index)[None]
@@ -104,19 +104,9 @@ def _other_problems(problem: Problem) -> Iterator[tuple[str, Tensor]]:
         yield "the window has no right side", ((key >= query - window) & (key <= query)).double()
 
 
-def _of_hops(asked: Asked) -> Iterator[tuple[str, Tensor]]:
-    """Keys of one rank under the mask of another."""
+def _unmasked(asked: Asked) -> Iterator[tuple[str, Tensor]]:
+    """Whole blocks of other ranks, of those that a rank sees anything of."""
     right, size = asked.reference.counts, asked.size
-    ranks = torch.arange(size).expand(size, size)
-    orders = {f"keys of rank j have the mask of rank j + {step}": ranks + step for step in range(1, size)}
-    orders["keys of the rank s hops behind have the mask of the rank s hops ahead"] = 2 * ranks.T - ranks
-    for word, mask_of in orders.items():
-        counts = torch.zeros_like(right)
-        for rank in range(size):
-            rows = asked.tokens[rank][:, None]
-            for source in range(size):
-                counts[rows, asked.keys[source][None]] = right[rows, asked.keys[mask_of[rank, source] % size][None]]
-        yield word, counts
     queries, keys = asked.owners
     if right.bool().any(-1).all():
         blocks, (rows, columns) = torch.zeros(size, size, dtype=torch.float64), right.nonzero().T
