@@ -24,7 +24,7 @@ from accuracy.core.quantisation import unit_roundoff
 from accuracy.explain.hypothesis.attention import Attention
 from accuracy.measurement import metrics
 from accuracy.measurement.distance import Target, distance
-from accuracy.measurement.observe import Answer, Observation, shards_of
+from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.table import Row
@@ -35,22 +35,14 @@ from accuracy.world.base import Tensors
 
 
 def answer(observation: Observation, options: None) -> Answer:
-    """Return rows of `steps/`; none where the schedule calls no kernel of ours, needs own ranks or is not traced.
-
-    With padding, these are of the length that ranks share, whose last tokens are drawn like others: a trace tells rows
-    apart by their bits.
-    """
-    case, targets, shards = observation.case, observation.targets, observation.shards
-    if case.problem.padding is not None and case.inputs.name != "captured":
-        problem = replace(case.problem.padded(case.variant.sharding, case.world_size), padding=None)
-        case = replace(case, problem=problem)
-        targets = observation.bench.new_targets(case)
-        shards = shards_of(case, targets)
-    trace, simulated = _Trace(case, targets), replace(case, world="simulated")
+    """Return rows of `steps/`; none where the schedule calls no kernel of ours, needs own ranks or is not traced, and
+    none of problems with sinks, a given mask or padding."""
+    case, problem = observation.case, observation.case.problem
+    trace, simulated = _Trace(case, observation.targets), replace(case, world="simulated")
     schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
     untraced = any(each.unsupported(simulated) or not each.traced for each in schedules)
-    if case.problem.sinks is None and case.problem.attn_mask is None and case.problem.padding is None and not untraced:
-        simulate(case, shards, rank_type=partial(_WatchedRank, trace=trace))
+    if problem.sinks is None and problem.attn_mask is None and problem.padding is None and not untraced:
+        simulate(case, observation.shards, rank_type=partial(_WatchedRank, trace=trace))
     return Answer(tables={"steps": trace.rows})
 
 

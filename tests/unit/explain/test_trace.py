@@ -55,7 +55,6 @@ def test_the_band_is_between_rounding_and_faults() -> None:
 MASKS = {
     "causal": "problem.mask=causal", "full": "problem.mask=full", "window": "problem.window=10",
     "documents": "problem.documents=17+40+39", "dropout": "problem.dropout=0.3",
-    "padding": "problem.padding=end problem.mask=full problem.seqlen=91",
 }  # fmt: skip
 
 
