@@ -55,8 +55,8 @@ def unsupported(case: Case, options: Options) -> str | None:
     }  # fmt: skip
     for name, held in own.items():
         if (given := getattr(problem, name)) != held:
-            held = "null" if held is None else held
-            return f"inputs captured have problem.{name}={held}, not {given}; use that, or leave problem to the capture"
+            word = "null" if held is None else held
+            return f"inputs captured have problem.{name}={word}, not {given}; use that, or leave problem to the capture"
     for name, least, most in (("batch", 1, batch), ("seqlen", 1 if queries == length else length, length)):
         if not least <= (given := getattr(problem, name)) <= most:
             return f"inputs captured have no problem.{name}={given}; allowed: {least} to {most}"
