@@ -35,7 +35,7 @@ def tolerance(
 
     Returns a row for each of out, lse, dq, dk and dv, with columns as in `accuracy.bound.advise.Advice`: atol and
     rtol, relative, row_rms; runs, false_alarms, at_most (3 / runs where there were none); least_factor,
-    least_factor_elements, zeros, shifted, dropped_key: the planted faults that are noticed. Raises ConfigError, a
+    least_factor_elements, zeros, shifted: the planted faults that are noticed. Raises ConfigError, a
     ValueError, for a wrong argument.
     """
     word = str(dtype).removeprefix("torch.")

@@ -5,11 +5,11 @@ A capture is a folder of safetensors files, one for each call of attention (laye
 `.mask` where there was one, as (B, S, heads, D) whatever layout the model has; lse (B, H, S).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from accuracy.core.dtype import FromZero, OneOf, Whole
 from accuracy.core.errors import ConfigError
-from accuracy.core.sharding import SHARDINGS, of_each, unsupported
+from accuracy.core.sharding import SHARDINGS, of_each
 
 SUFFIX = ".safetensors"
 HEADER = "accuracy_capture"
@@ -200,58 +200,19 @@ def _facts_of(path: Path, version: tuple[int, ...]) -> Facts:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(f"{path}: {where} in its header: {first['msg']}; capture it again") from error
-    named = {name: name.removeprefix(f"{facts.layer}.") for name in shapes}
-    of_tensors = {named[name]: x for name, x in shapes.items()}, {named[name]: x for name, x in dtypes.items()}
-    for wrong in chain(_disagreements(facts, *of_tensors), _contradictions(facts)):
+    given = dtypes.get(f"{facts.layer}.q", "")
+    shapes = {name.removeprefix(f"{facts.layer}."): shape for name, shape in shapes.items()}
+    if wrong := _disagreement(facts, shapes, DTYPES.get(given, given)):
         raise ConfigError(f"{path}: {wrong}; capture it again")
     return facts
 
 
-def _disagreements(facts: Facts, shapes: dict[str, tuple[int, ...]], dtypes: dict[str, str]) -> Iterator[str]:
+def _disagreement(facts: Facts, shapes: dict[str, tuple[int, ...]], dtype: str) -> str | None:
     """What the header says otherwise than the tensors are."""
     for name in sorted({*facts.shapes, *shapes, *INPUTS}):
-        if name not in (*INPUTS, *RESULTS, "dout", "mask"):
-            yield f"{name} is no tensor of attention"
         if facts.shapes.get(name) != shapes.get(name):
-            yield f"{name} is {list(shapes.get(name, ()))}, its header says {list(facts.shapes.get(name, ()))}"
-        if name in INPUTS and len(shapes.get(name, ())) != 4:
-            yield f"{name} is {list(shapes.get(name, ()))}; allowed: (B, S, heads, D)"
-    q, k, v = (shapes[name] for name in INPUTS)
-    if k[:3] != v[:3] or (q[0], q[3]) != (k[0], k[3]) or q[2] % k[2]:
-        yield f"q {list(q)}, k {list(k)} and v {list(v)} do not belong together"
-    out = (*q[:3], v[3])
-    for name, shape in {"out": out, "dout": out, "lse": (q[0], q[2], q[1]), "dq": q, "dk": k, "dv": v}.items():
-        if shapes.get(name, shape) != shape:
-            yield f"{name} is {list(shapes[name])}, but q, k and v make it {list(shape)}"
-    if facts.dtype != (dtype := DTYPES.get(dtypes["q"], dtypes["q"])):
-        yield f"q is {dtype}, its header says dtype {facts.dtype[:40]!r}"
-    if ("mask" in shapes) != bool(facts.mask) or (facts.mask == "seen") != (dtypes.get("mask") == "BOOL"):
-        yield f"mask in its header is {facts.mask!r}, its tensor is {dtypes.get('mask', 'absent')}"
-    every, given = (q[0], q[2], q[1], k[1]), shapes.get("mask", ())
-    fits = len(given) == 4 and all(one in (1, most) for one, most in zip(given, every, strict=True))
-    if facts.mask and not facts.note and not fits:
-        yield f"mask is {list(given)}; allowed: {list(every)}, or 1 in place of any"
-
-
-def _contradictions(facts: Facts) -> Iterator[str]:
-    """What no call of these shapes can have."""
-    size, heads, queries, keys = len(facts.ranks), facts.heads[0], facts.shapes["q"][1], facts.shapes["k"][1]
-    if facts.rank not in facts.ranks or len({*facts.ranks}) < size:
-        yield f"rank {facts.rank} is none of its ranks {list(facts.ranks)[:8]}, or they name one twice"
-    if facts.sinks and len(facts.sinks) != heads:
-        yield f"it has {len(facts.sinks)} sinks for {heads} heads"
-    if facts.begin is not None and facts.begin >= size * queries:
-        yield f"its documents begin at token {facts.begin} of {size * queries}"
-    if facts.note:  # nobody computes with the rest
-        return
-    whole = 1 if facts.begin is not None else size
-    lengths = {"documents": (facts.documents, queries), "documents_k": (facts.documents_k or facts.documents, keys)}
-    for name, (given, length) in lengths.items():
-        if given and (sum(given) != whole * length or len(given) != len(facts.documents)):
-            yield f"{name} of {sum(given)} tokens in its header, of {whole * length} in its tensors"
-    for length in facts.documents if facts.by_document else (size * queries,):
-        if size > 1 and (wrong := unsupported(facts.sharding, length, size)):
-            yield wrong
+            return f"{name} is {list(shapes.get(name, ()))}, its header says {list(facts.shapes.get(name, ()))}"
+    return None if facts.dtype == dtype else f"q is {dtype}, its header says dtype {facts.dtype[:40]!r}"
 
 
 def _whole(found: list[tuple[Facts, Path]]) -> Recorded:

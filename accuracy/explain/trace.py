@@ -1,56 +1,145 @@
-"""Where does a run leave the reference? Every kernel call of every rank, and what has been joined after it, in float64.
+"""Where does a run leave the reference? Every kernel call of every rank, in float64.
 
-A traced case runs once more in the simulated world with a `Rank` that watches; what a block should have given
-is computed by `accuracy.explain.account`, whatever the schedule thought. A schedule that joins partials or
-adds gradients by its own means shows its partials only, a kernel that carries its state what has been joined only.
-What was computed, joined and returned is accounted for by `accuracy.explain.account`.
+A traced case runs once more in the simulated world with a `Rank` that watches. Which tokens a kernel is given is read
+off their bits, so it does not matter how they got there; the reference of any block is computed from the definition,
+with the problem's own mask, whatever the schedule thought. Nothing is said of a direction whose tokens are not known
+(rounded on their way), or in which no kernel of ours returns a block's partial result.
+
+Out: rows of `steps/`, how far each partial is from its reference. Which pairs of a query and a key the returned tensors
+hold `accuracy.explain.one_hot` reads, of any function.
 """
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from accuracy.core.case import Case
+from accuracy.core.dtype import rounding_band
 from accuracy.core.masks import Block
-from accuracy.explain.account import Account, Met
-from accuracy.kernel.block.running_state import RunningState
-from accuracy.measurement.observe import Answer, Observation, shards_of
-from accuracy.simulate.program import simulate
+from accuracy.core.quantisation import unit_roundoff
+from accuracy.explain.hypothesis.attention import Attention
+from accuracy.measurement import metrics
+from accuracy.measurement.distance import Target, distance
+from accuracy.measurement.observe import Answer, Observation
+from accuracy.measurement.targets import Targets
+from accuracy.reference.float64 import seen_keys
+from accuracy.results.table import Row
+from accuracy.runtime.sharding import token_map
+from accuracy.simulate.program import scores_of, simulate
 from accuracy.variant.base import Rank, schedule_of
-from accuracy.variant.join import Accumulator, Running
 from accuracy.world.base import Tensors
 
 
 def answer(observation: Observation, options: None) -> Answer:
-    """Return rows of `steps/`; none where the schedule calls no kernel of ours, needs own ranks or is not traced.
-
-    With padding, these are of the length that ranks share, whose last tokens are drawn like others: a trace tells rows
-    apart by their bits.
-    """
-    case, targets, shards = observation.case, observation.targets, observation.shards
-    if case.problem.padding is not None and case.inputs.name != "captured":
-        problem = replace(case.problem.padded(case.variant.sharding, case.world_size), padding=None)
-        case = replace(case, problem=problem)
-        targets = observation.bench.new_targets(case)
-        shards = shards_of(case, targets)
-    account, simulated = Account(case, targets), replace(case, world="simulated")
+    """Return rows of `steps/`; none where the schedule calls no kernel of ours, needs own ranks or is not traced, and
+    none of problems with sinks, a given mask or padding."""
+    case, problem = observation.case, observation.case.problem
+    trace, simulated = _Trace(case, observation.targets), replace(case, world="simulated")
     schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
     untraced = any(each.unsupported(simulated) or not each.traced for each in schedules)
-    if case.problem.sinks is None and case.problem.attn_mask is None and case.problem.padding is None and not untraced:
-        account.close(simulate(case, shards, rank_type=partial(_WatchedRank, account=account)).results)
-    return Answer(tables={"steps": account.rows})
+    if problem.sinks is None and problem.attn_mask is None and problem.padding is None and not untraced:
+        simulate(case, observation.shards, rank_type=partial(_WatchedRank, trace=trace))
+    return Answer(tables={"steps": trace.rows})
+
+
+@dataclass(frozen=True)
+class Met:
+    """The tokens and heads that met in a kernel call; key: of each query head, its row of `key_heads`."""
+
+    queries: Tensor
+    keys: Tensor
+    query_heads: Tensor
+    key_heads: Tensor
+
+
+@dataclass
+class _Trace:
+    """Compares with the reference what the ranks of one case compute, as they compute it. calls: how many kernel calls
+    each direction and rank has made."""
+
+    case: Case
+    targets: Targets
+    rows: list[Row] = field(default_factory=list)
+    calls: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        """Index every row of q and k by its bits, and every key by its owner."""
+        problem = self.case.problem
+        tokens = token_map(self.case.variant.sharding, problem.seqlen, self.case.world_size)
+        self.owners = tokens.flatten().argsort() // tokens.shape[1]
+        self.seen = seen_keys(problem.queries, problem.seqlen, **problem.seen_by)
+        self.index = {name: _index(getattr(self.targets.inputs, name)) for name in "qk"}
+        self.device = self.targets.inputs.q.device
+
+    def here(self, x: Tensor) -> Tensor:
+        """Move a tensor of a rank to the reference's device."""
+        return x.detach().to(self.device)
+
+    def met(self, q: Tensor, k: Tensor) -> Met | None:
+        """Find which tokens q (B, S', H', D) and k (B, S'', Hk', D) are; None where rows are no rows of the inputs."""
+        queries, keys = (_tokens(self.here(x[0]), self.index[name]) for x, name in ((q, "q"), (k, "k")))
+        return None if queries is None or keys is None else Met(queries[0], keys[0], queries[1], keys[1])
+
+    def source(self, met: Met) -> int:
+        """The rank that owns the block's keys; -1 where several do."""
+        owners = self.owners[met.keys.cpu()].unique()
+        return int(owners[0]) if len(owners) == 1 else -1
+
+    def called(self, way: str, rank: int, block: Block, q: Tensor, k: Tensor, results: Mapping[str, Tensor]) -> None:
+        """Add a row for each result of a kernel call, of all queries and the block's keys."""
+        step = self.calls[way, rank]
+        self.calls[way, rank] += 1
+        met = self.met(q[:, block.query], k)
+        if met is None:
+            return
+        right = self.block(met)
+        natural, kernel = self.targets.natural(self.case.problem), self.case.kernel
+        quantised = 8 * unit_roundoff(kernel.name, kernel.options_text)
+        for name, x in results.items():
+            x, reference = self.here(x), right.lse if name == "lse" else right.tensor(name)
+            sums = distance(x[None], Target(reference[None])).sums
+            error = metrics.relative(replace(sums, norm_square=metrics.norms(sums, natural[name])))
+            self.rows.append({
+                "case_id": self.case.id, "way": way, "rank": rank, "step": step, "source": self.source(met),
+                "tensor": name, "query_begin": int(met.queries[0]), "query_last": int(met.queries[-1]),
+                "key_begin": int(met.keys[0]), "key_last": int(met.keys[-1]),
+                "error_rel": float(error[0]), "error_max": float(sums.largest[0]),
+                "band": max(rounding_band(name, self.case.dtype), quantised),
+                "nonfinite": int((reference.isfinite() & ~x.isfinite()).sum()),
+            })  # fmt: skip
+
+    def block(self, met: Met) -> Attention:
+        """The reference of some queries over some keys, as far as they see them. Its backward is given out and lse of
+        all keys."""
+        q, k, v, dout = (x.double().transpose(1, 2) for x in self.targets.inputs.tensors)
+        out, lse = (self.targets.reference[name].transpose(1, 2) for name in ("out", "lse"))
+        q, dout, out, lse = (x[:, met.query_heads][:, :, met.queries] for x in (q, dout, out, lse))
+        k, v = (x[:, met.key_heads][:, :, met.keys] for x in (k, v))
+        share = len(met.query_heads) // len(met.key_heads)
+        heads = torch.arange(len(met.query_heads), device=q.device) // share
+        problem, mask, dropout = self.case.problem, scores_of(self.case).dropout, None
+        if mask is not None:
+            kept = mask.at(met.queries, met.keys).kept(range(len(q)), problem.heads, q)
+            dropout = kept[:, met.query_heads] * mask.scale
+        begin, end = self.seen.to(q.device)[met.queries].T[..., None]
+        seen = ((met.keys >= begin) & (met.keys < end)).double()
+        scale, cap = problem.softmax_scale, problem.softcap
+        return Attention(q, k, v, dout, scale, seen, heads, cap, dropout, saved=(out, lse))
 
 
 @dataclass(frozen=True)
 class _WatchedRank(Rank):
-    """A rank whose kernel calls, merges and sums are compared with the reference as they happen."""
+    """A rank whose kernel calls are compared with the reference as they happen."""
 
-    account: Account = None  # type: ignore[assignment]
+    trace: _Trace = None  # type: ignore[assignment]
 
     def attend(self, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         out, lse = super().attend(block, q, k, v)
-        self.account.called("forward", self.world.rank, block, q, k[:, block.key], {"out": out, "lse": lse})
+        self.trace.called("forward", self.world.rank, block, q, k[:, block.key], {"out": out, "lse": lse})
         return out, lse
 
     def differentiate(
@@ -58,97 +147,23 @@ class _WatchedRank(Rank):
     ) -> Tensors:
         gradients = super().differentiate(block, dout, q, k, v, out, lse)
         named = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
-        self.account.called("backward", self.world.rank, block, q, k[:, block.key], named)
+        self.trace.called("backward", self.world.rank, block, q, k[:, block.key], named)
         return gradients
 
-    def running(self, q: Tensor) -> Running | RunningState:
-        plain = super().running(q)
-        kind = _WatchedRunningState if isinstance(plain, RunningState) else _WatchedRunning
-        watched, rank = kind(**vars(plain), joined=_Joined(self)), self.world.rank
-        self.account.states["out", rank].append(lambda: watched.result(self.dtype, self.lse_dtype)[0])
-        self.account.states["lse", rank].append(lambda: watched.result(self.dtype, self.lse_dtype)[1])
-        return watched
 
-    def accumulator(self, name: str, like: Tensor) -> Accumulator:
-        plain, rank = super().accumulator(name, like), self.world.rank
-        watched = _WatchedAccumulator(plain.like, plain.dtype, account=self.account, rank=rank, name=name)
-        self.account.states[name, rank].append(lambda: watched.value().to(self.dtype))
-        return watched
+def _index(x: Tensor) -> dict[bytes, tuple[int, int]]:
+    """(token, head) of every row of the first batch item, by its bits; of none where two rows are alike."""
+    host = x[0].detach().cpu().contiguous().view(torch.uint8).numpy()
+    pairs = [(token, head) for token in range(len(host)) for head in range(host.shape[1])]
+    found = {host[token, head].tobytes(): (token, head) for token, head in pairs}
+    return found if len(found) == len(pairs) else {}
 
 
-@dataclass
-class _Joined:
-    """What a running partial of a rank should hold, as blocks are joined into it.
-
-    queries: (rows,), their tokens, once known; keys: (rows, S), which keys have been joined into which row.
-    """
-
-    rank: _WatchedRank
-    queries: Tensor | None = None
-    keys: Tensor | None = None
-
-    def note(self, block: Block, met: Met, out: Tensor, lse: Tensor) -> None:
-        """After a block: out (B, rows, H, D) and lse (B, H, rows) of all rows."""
-        account, rows = self.rank.account, out.shape[1]
-        if self.keys is None or self.queries is None:
-            self.keys = torch.zeros(rows, account.case.problem.seqlen, dtype=torch.bool, device=account.device)
-            self.queries = torch.full((rows,), -1, device=account.device)
-        self.queries[block.query] = met.queries
-        joined = self.keys[block.query]
-        joined[:, met.keys] |= account.visible(met)
-        every = torch.arange(self.keys.shape[1], device=account.device)
-        right = account.block(replace(met, keys=every), joined)
-        pairs = {"out": (out[:, block.query], right.tensor("out")), "lse": (lse[:, :, block.query], right.lse)}
-        account.note("forward", self.rank.world.rank, "running", met, pairs)
-
-
-@dataclass
-class _WatchedRunning(Running):
-    """A running partial that is compared after each merge."""
-
-    joined: _Joined = None  # type: ignore[assignment]
-
-    def add(self, block: Block, block_out: Tensor, block_lse: Tensor) -> None:
-        super().add(block, block_out, block_lse)
-        rank = self.joined.rank
-        taken = rank.account.take("out", rank.world.rank, block_out)
-        if taken:
-            self.joined.note(block, taken[-1].met, self.out, self.lse.squeeze(-1).transpose(1, 2))
-
-
-@dataclass
-class _WatchedRunningState(RunningState):
-    """A state that the kernel carries, compared after each block; there are no partials."""
-
-    joined: _Joined = None  # type: ignore[assignment]
-
-    def add(self, block: Block, k: Tensor, v: Tensor, scale: float) -> None:
-        super().add(block, k, v, scale)
-        rank = self.joined.rank
-        met = rank.account.called("forward", rank.world.rank, block, self.q, k, {})
-        if met is not None:
-            self.joined.note(block, met, *self.result(torch.float32, torch.float64))
-
-
-@dataclass
-class _WatchedAccumulator(Accumulator):
-    """A sum of gradients that is compared after each block."""
-
-    account: Account = None  # type: ignore[assignment]
-    rank: int = 0
-    name: str = ""
-
-    def add(self, rows: slice, block: Tensor) -> None:
-        super().add(rows, block)
-        account = self.account
-        taken = account.take(self.name, self.rank, block)
-        if not taken:
-            return
-        total = account.totals.setdefault(self.name, torch.zeros_like(account.targets.reference[self.name]))
-        for each in taken:
-            tokens, heads = each.met.rows(self.name)
-            total[:, tokens[:, None], heads] += each.reference
-        tokens = torch.cat([each.met.rows(self.name)[0] for each in taken]).unique()
-        here = self.value()[:, rows]
-        if len(tokens) == here.shape[1]:
-            account.note("backward", self.rank, "running", taken[-1].met, {self.name: (here, total[:, tokens])})
+def _tokens(x: Tensor, index: dict[bytes, tuple[int, int]]) -> tuple[Tensor, Tensor] | None:
+    """Tokens (S',) and heads (H',) of a block's rows (S', H', D), or None."""
+    host = x.detach().cpu().contiguous().view(torch.uint8).numpy()
+    tokens = [index.get(row[0].tobytes(), (-1, -1))[0] for row in host]
+    heads = [index.get(row.tobytes(), (-1, -1))[1] for row in host[0]]
+    if -1 in tokens or -1 in heads:
+        return None
+    return torch.tensor(tokens, device=x.device), torch.tensor(heads, device=x.device)

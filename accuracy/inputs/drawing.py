@@ -5,7 +5,6 @@ Drawn by numpy from a key made of names: a case has the same inputs on every dev
 
 import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -40,7 +39,6 @@ class Inputs:
 
 
 NAMES = ("q", "k", "v", "dout")
-KEPT_ELEMENTS = 2**23  # of an input that a rank keeps whole: drawing it again would take longer than the next case
 
 
 def draw(part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
@@ -49,20 +47,11 @@ def draw(part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
 
 
 def draw_shard(case: Case, rank: int) -> tuple[Tensor, ...]:
-    """One rank's shards of q, k, v, dout (B, S/W, heads, D), rounded, on the case's device; of large inputs one whole
-    tensor at a time is in memory."""
-    problem, sharding = case.problem, sharding_of(case)
-    large = problem.batch * problem.seqlen * problem.heads * problem.head_dim > KEPT_ELEMENTS
-    draw_rounded = _draw_rounded.__wrapped__ if large else _draw_rounded
-    read = plugins.read_digest(case.inputs)
-    wholes = (draw_rounded(case.inputs, read, problem, case.seed, name, case.said_dtype) for name in NAMES)
-    return tuple(cut(x, sharding, case.world_size)[rank].clone().to(case.device) for x in wholes)
-
-
-@lru_cache(maxsize=len(NAMES))
-def _draw_rounded(part: Part, read: str, problem: Problem, seed: int, name: str, dtype: str) -> Tensor:
-    """read: digest of what the part reads."""
-    return _rounded(_draw_tensor(part, problem, seed, name), dtype)
+    """One rank's shards of q, k, v, dout (B, S/W, heads, D), rounded, on the case's device; one whole tensor at a time
+    is in memory."""
+    drawn = (_draw_tensor(case.inputs, case.problem, case.seed, name) for name in NAMES)
+    wholes = (_rounded(x, case.said_dtype) for x in drawn)
+    return tuple(cut(x, sharding_of(case), case.world_size)[rank].clone().to(case.device) for x in wholes)
 
 
 def _draw_tensor(part: Part, problem: Problem, seed: int, name: str) -> Tensor:

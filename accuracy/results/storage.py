@@ -226,7 +226,7 @@ def _with_column(rows: pa.Table, name: str, values: np.ndarray) -> pa.Table:
 
 SUMS = "SHA256SUMS"
 SIGNED = ("results.parquet", "run.json")  # what the gate reads
-POSITIONS = "positions.parquet"  # what the report draws; earlier versions did not sign it
+POSITIONS = "positions.parquet"  # what the report draws
 
 
 def signed_files(folder: Path) -> list[str]:
@@ -246,8 +246,7 @@ def write_sums(folder: Path) -> None:
 
 def sums_hold(folder: Path, contents: Mapping[str, bytes]) -> bool:
     """Whether the contents are those that the folder's SHA256SUMS names, and nothing else stands in it."""
-    earlier = {name: contents[name] for name in SIGNED}
-    return (folder / SUMS).read_bytes() in (_sums(contents).encode(), _sums(earlier).encode())
+    return (folder / SUMS).read_bytes() == _sums(contents).encode()
 
 
 def is_damaged(folder: Path) -> bool:

@@ -77,16 +77,13 @@ STEPS_SCHEMA = _schema(
     ("int32", "rank step"),  # step: number of the rank's kernel call
     ("string", "tensor"),
     ("int32", "source"),  # the rank that owns the block's keys; -1: several
-    ("string", "state"),  # partial: what the kernel gave for the block; running: what has been joined so far
-    ("int64", "query_begin query_last key_begin key_last"),  # global tokens; -1: not known
+    ("int64", "query_begin query_last key_begin key_last"),  # global tokens
     ("float64", "error_rel error_max band"),  # band: the error_rel that rounding alone stays below
     ("int64", "nonfinite"),
-    # finding: null: a step. Of explain/account.py and explain/one_hot.py:
-    # missing, repeated, hidden: pairs of queries and keys in kernel calls; left out, counted again, shown: in a
-    # returned tensor; added again, never added: what a kernel call gave;
-    # changed: the returned tensor is not the last running state; other sum: not what the kernel gave for its tokens
+    # finding: null: a step of explain/trace.py. Of explain/one_hot.py: left out, counted again, shown: pairs of queries
+    # and keys in a returned tensor
     ("string", "finding"),
-    ("int64", "count"),  # pairs, blocks or elements
+    ("int64", "count"),  # pairs
 )
 HYPOTHESES_SCHEMA = _schema(
     ("string", "case_id tensor"),

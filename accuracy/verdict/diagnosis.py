@@ -214,13 +214,13 @@ def _failures(results: pd.DataFrame) -> tuple[tuple[int, str, str], ...]:
 
 
 def _trace(steps: pd.DataFrame) -> dict[str, Any]:
-    """Return the first traced step outside of the rounding band, forward before backward and partials before running
-    states, and the findings: the first case's before others', forward before backward, then as in `TRACED`."""
-    steps = steps.assign(_way=steps["way"] != "forward", _state=steps["state"] != "partial")
+    """Return the first traced step outside of the rounding band, forward before backward, and the findings: the
+    first case's before others', forward before backward, then as in `TRACED`."""
+    steps = steps.assign(_way=steps["way"] != "forward")
     found = steps["finding"].notna()
     findings, steps = steps[found], steps[~found]
     off = steps[~(steps["error_rel"] <= steps["band"]) | (steps["nonfinite"] > 0)]
-    first = off.sort_values(["_way", "step", "rank", "_state"], kind="stable").head(1).to_dict("records")
+    first = off.sort_values(["_way", "step", "rank"], kind="stable").head(1).to_dict("records")
     findings = findings.assign(
         _other=findings["case_id"] != next(iter(findings["case_id"]), ""),
         _kind=findings["finding"].map([*TRACED].index),

@@ -59,7 +59,7 @@ def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
     tried = max((each.tried for each in proven), default=0)  # few on large problems: the simplest may lack
 
     def telling(each: Cause) -> tuple[bool, bool, int, int]:
-        return each.proven, 2 * each.tried >= tried, max(votes[name] for name in each.names), each.world_size
+        return each.proven, 5 * each.tried >= 3 * tried, max(votes[name] for name in each.names), each.world_size
 
     best = max(cases, key=telling)
     if not best.proven:
@@ -76,10 +76,10 @@ def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
 
 def _where(best: Cause, proven: frozenset[str], cases: list[Cause], rows: pd.DataFrame) -> tuple[str, str]:
     """Which cases prove a cause, and which have an error that it does not make; empty where all prove it. Cases on
-    which fewer than half as many hypotheses were tried, as on large problems, tell nothing."""
+    which fewer than three fifths as many hypotheses were tried, as on large problems, tell nothing."""
     about = rows.drop_duplicates("case_id").set_index("case_id")
     padded = {*about.index[about["mask"].str.contains("padding") & (about["world_size"] > 1)]}  # of no rank: not asked
-    asked = [each for each in cases if 2 * each.tried >= best.tried and (each.proven or each.leaves >= RULED_OUT)]
+    asked = [each for each in cases if 5 * each.tried >= 3 * best.tried and (each.proven or each.leaves >= RULED_OUT)]
     others = {each.case for each in asked} - proven - padded
     if not others:
         return "", ""

@@ -74,16 +74,9 @@ VERBS = {  # what the tensors of a label do, or of a kind of finding
     label.NONDETERMINISTIC: "differs from run to run",
 }
 TRACED = {  # the `finding` of a row of `steps/`, and what it says of `count`
-    "missing": "{count} visible pair{s} of a query and a key in no kernel call{where}",
-    "repeated": "{count} pair{s} of a query and a key in more than one kernel call{where}",
-    "hidden": "{count} pair{s} that the mask hides in a kernel call{where}",
     "left out": "{tensor} does not hold {count} visible pair{s} of a query and a key{where}",
     "counted again": "{tensor} counts {count} pair{s} of a query and a key more than once{where}",
     "shown": "{tensor} holds {count} pair{s} that the mask hides{where}",
-    "added again": "{tensor} gets a block that no kernel call gave, or that it had already",
-    "never added": "{tensor} never gets {count} block{s} that the kernel gave{where}",
-    "changed": "{count} value{s} of the returned {tensor} differ from the last running state",
-    "other sum": "the returned {tensor} is not the sum of what the kernel gave for its tokens (off by {error_rel:.2g})",
 }
 MOST_TRACED = 3
 GROWTHS = {
@@ -271,13 +264,12 @@ def evidence(facts: "Facts") -> Iterator[str]:
 def _traced(facts: "Facts") -> Iterator[str]:
     if step := facts.step:
         keys = f" with the keys of rank {step['source']}" if 0 <= step["source"] != step["rank"] else ""
-        state = "what the kernel gives" if step["state"] == "partial" else "what has been joined so far"
         yield (
             f"The first step that leaves the rounding band: {step['way']} of rank {step['rank']}{keys}, block "
-            f"{step['step']} ({_tokens(step)}): {state} of {step['tensor']} is off by {step['error_rel']:.2g}."
+            f"{step['step']} ({_tokens(step)}): {step['tensor']} of the kernel is off by {step['error_rel']:.2g}."
         )
     elif step is not None:
-        yield "Traced step by step, no partial and no running state leaves the rounding band."
+        yield "Traced step by step, no result of a kernel call leaves the rounding band."
     if facts.account:
         first = [row for row in facts.account[:MOST_TRACED] if row["case_id"] == facts.account[0]["case_id"]]
         more = [count(left, "more finding")] if (left := len(facts.account) - len(first)) else []
@@ -285,10 +277,8 @@ def _traced(facts: "Facts") -> Iterator[str]:
 
 
 def _entry(row: Mapping[Any, Any]) -> str:
-    block = f", block {row['step']}" if row["step"] >= 0 else ""
-    where = f" ({_tokens(row)})" if row["query_begin"] >= 0 else ""
-    numbers = {**row, "count": int(row["count"]), "s": "" if row["count"] == 1 else "s", "where": where}
-    return f"{row['way']} of rank {row['rank']}{block}: {TRACED[row['finding']].format(**numbers)}"
+    numbers = {**row, "count": int(row["count"]), "s": "" if row["count"] == 1 else "s", "where": f" ({_tokens(row)})"}
+    return f"{row['way']} of rank {row['rank']}: {TRACED[row['finding']].format(**numbers)}"
 
 
 def _tokens(row: Mapping[Any, Any]) -> str:

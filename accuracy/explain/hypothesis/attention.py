@@ -191,26 +191,3 @@ class Attention:
     def finite(self) -> bool:
         """Whether every query counts a key."""
         return bool((self.counts != 0).any(-1).all())
-
-
-@dataclass(frozen=True)
-class OnRows:
-    """Two attentions, each of which computes some queries. rows: (Sq,), true where the other one does."""
-
-    rows: Tensor
-    right: Attention
-    other: Attention
-
-    @cached_property
-    def parts(self) -> tuple[Attention, Attention]:
-        """Both attentions, dout set to zero where the other one computes: gradients are linear in dout and add up."""
-        here = self.rows[:, None]
-        return self.other.but(dout=self.other.dout * here), self.right.but(dout=self.right.dout * ~here)
-
-    def tensor(self, name: str) -> Tensor:
-        """A result by name in token layout, as `Attention.tensor`."""
-        if name not in FORWARD:
-            other, right = (each.tensor(name) for each in self.parts)
-            return other + right
-        other, right = self.other.tensor(name), self.right.tensor(name)
-        return torch.where(self.rows.view(-1, *[1] * (right.dim() - 2)), other, right)

@@ -37,7 +37,6 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
     }.items():  # fmt: skip
         cause = f"the backward takes {word} for lse"
         yield Hypothesis(f"lse {word} (backward)", cause, gradients_of(right.but(saved=(right.out, lse))))
-    yield from _delta_of(asked)
     one: dict[str, dict[str, Stage]] = {
         "delta is missing": {"delta": torch.zeros_like},
         "delta has the wrong sign": {"delta": torch.neg},
@@ -75,20 +74,6 @@ def _forward(asked: Asked) -> Iterator[Hypothesis]:
 
     as_weights = {"stages": {"weights": lambda x: right.scores * right.counts}}
     yield from altered(asked, "no softmax", "scores are used as weights, without softmax", as_weights)
-
-
-def _delta_of(asked: Asked) -> Iterator[Hypothesis]:
-    """Delta of another out than the returned one."""
-    right = asked.reference
-    outs = {
-        "the right out": right.out, "the unnormalised out": right.out * right.lse.exp()[..., None],
-        "the unnormalised out, a sum of exp(s - max) v": right.out * (right.lse - right.row_max).exp()[..., None],
-    }  # fmt: skip
-    for base, attention in asked.bases:
-        lse = attention.saved[1] if attention.saved else right.lse
-        for word, out in outs.items():
-            changed = attention.but(saved=(out, lse))
-            yield Hypothesis(f"delta of {word}", f"delta is that of {word}{base}", gradients_of(changed))
 
 
 def read_transposed(asked: Asked) -> Stage:

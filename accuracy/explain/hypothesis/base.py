@@ -4,12 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.core.number import on_ranks
-from accuracy.explain.hypothesis.attention import FORWARD, MOST_SCORES, Attention, OnRows, Stage
+from accuracy.explain.hypothesis.attention import FORWARD, MOST_SCORES, Attention, Stage
 from accuracy.runtime.sharding import cut, join, sharding_of, token_map
 
 BACKWARD = ("dq", "dk", "dv")
@@ -42,7 +40,7 @@ class Asked:
 
     reference: what is right; returned: by name, what the ranks returned, float64, token layout, finite tensors only;
     wrong: those that are asked about; forward_wrong: whether out or lse is beyond rounding; expected: of each tensor,
-    the relative error that rounding explains; ranks: those with wrong queries, where others' are right.
+    the relative error that rounding explains.
     """
 
     case: Case
@@ -51,7 +49,6 @@ class Asked:
     wrong: tuple[str, ...]
     forward_wrong: bool
     expected: Mapping[str, float]
-    ranks: tuple[int, ...] = ()
 
     @property
     def is_part(self) -> bool:
@@ -127,34 +124,26 @@ def head_first(move: Stage) -> Stage:
 
 
 def altered(
-    asked: Asked, name: str, cause: str, inputs: Mapping[str, object], parameter: str = "", freedom: int = 0, *,
-    by_rank: bool = False,
-) -> Iterator[Hypothesis]:  # fmt: skip
-    """An attention with other inputs or stages, in the forward, in the backward, or in both; by_rank: also in the
-    queries of the wrong ranks alone."""
+    asked: Asked, name: str, cause: str, inputs: Mapping[str, object], parameter: str = "", freedom: int = 0
+) -> Iterator[Hypothesis]:
+    """An attention with other inputs or stages, in the forward, in the backward, or in both."""
     changed = asked.reference.but(**inputs)
     if not changed.finite:
         return
-    bases = asked.bases if set(asked.wrong) & set(BACKWARD) else []
-    others = [(word, base, base.but(**inputs)) for word, base in bases]
-    cases = [(cause, tensors_of(changed), [(word, tensors_of(other)) for word, _, other in others])]
-    if by_rank and asked.ranks:
-        rows = torch.isin(asked.owners[0], torch.tensor(asked.ranks))
-        there = tensors_of(OnRows(rows, asked.reference, changed))
-        on_bases = [(word, tensors_of(OnRows(rows, base, other))) for word, base, other in others]
-        cases.append((f"{cause} {on_ranks(asked.ranks)}", there, on_bases))
-    for more, (words, predicts, on_bases) in enumerate(cases):
-        if asked.forward_wrong:
-            yield Hypothesis(name, words, predicts, parameter, freedom + more)
-        for word, on_base in on_bases:
-            text, gradients = f"{words} in the backward{word}", _gradients(on_base)
-            yield Hypothesis(f"{name} (backward)", text, gradients, parameter, freedom + more)
-        if on_bases and not asked.forward_wrong:
-            again = f"{words} in a backward that computes out and lse anew"
-            yield Hypothesis(f"{name} (recomputed)", again, _gradients(predicts), parameter, freedom + more)
+    predicts = tensors_of(changed)
+    if asked.forward_wrong:
+        yield Hypothesis(name, cause, predicts, parameter, freedom)
+    if not set(asked.wrong) & set(BACKWARD):
+        return
+    for word, base in asked.bases:
+        gradients = gradients_of(base.but(**inputs))
+        yield Hypothesis(f"{name} (backward)", f"{cause} in the backward{word}", gradients, parameter, freedom)
+    if not asked.forward_wrong:
+        again = f"{cause} in a backward that computes out and lse anew"
+        yield Hypothesis(f"{name} (recomputed)", again, _gradients(predicts), parameter, freedom)
 
 
-def tensors_of(attention: Attention | OnRows) -> Predicts:
+def tensors_of(attention: Attention) -> Predicts:
     """All of an attention's results."""
     return {name: partial(attention.tensor, name) for name in (*FORWARD, *BACKWARD)}
 

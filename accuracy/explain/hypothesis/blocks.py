@@ -1,8 +1,8 @@
 """How often does each (query rank, key rank) block enter each rank's result? Read by least squares.
 
-A gradient is a sum over blocks, each known from the reference; a result that holds some of them not at all, twice, or
-those of other ranks' positions is a sum with other coefficients. As many are fitted as there are blocks, to thousands
-of values. In the forward exp(lse) and the numerators of out are such sums.
+A gradient is a sum over blocks, each known from the reference; a result that holds some of them not at all, or twice,
+is a sum with other coefficients. As many are fitted as a rank has blocks, to thousands of values. In the forward
+exp(lse) and the numerators of out are such sums.
 """
 
 from collections.abc import Iterator
@@ -15,52 +15,34 @@ from accuracy.explain.hypothesis.attention import Attention
 from accuracy.explain.hypothesis.base import FORWARD, Asked, Hypothesis, tensors_of
 
 WHOLE = 1e-3  # a coefficient as near as this to a whole number is one
-MOST_PARTS = 8  # shards: the square of it blocks are fitted
 MOST_NAMED = 2
 
 
 def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
-    """Own blocks alone, then any block at another's place."""
+    """Other counts of a rank's own blocks, then blocks that a buffer holds too long."""
     if asked.size < 2 or asked.case.problem.queries != asked.case.problem.seqlen:
         return
     for name, base, attention in asked.gradients():
-        yield from _of_gradient(asked, name, attention, base)
+        sums = contributions(asked, name, attention)
+        yield from _stale(asked, name, sums, base)
+        yield from _of_gradient(asked, name, sums, base)
     if set(asked.wrong) & set(FORWARD):
         yield from _of_forward(asked)
 
 
-def _of_gradient(asked: Asked, name: str, attention: Attention, base: str) -> Iterator[Hypothesis]:
-    sums, size = contributions(asked, name, attention), asked.size
-    yield from _of_hops(asked, name, sums, base)
-    yield from _stale(asked, name, sums, base)
+def _of_gradient(asked: Asked, name: str, sums: Tensor, base: str) -> Iterator[Hypothesis]:
+    """Coefficients of each rank's own blocks: those of its queries in dq, of its keys in dk and dv."""
+    by_rank = sums if name == "dq" else sums.transpose(0, 1)  # [of rank, of the other's tokens]
     shards = asked.shards(asked.returned[name]).flatten(1)
-    own = torch.eye(size, dtype=torch.bool).unsqueeze(2 if name == "dq" else 1).expand(size, size, size)
-    expected = own * sums.any(-1).double()  # [of rank, query rank, key rank]
-    for words, allowed in (("own", own), ("any", torch.ones_like(own))):
-        if words == "any" and size > MOST_PARTS:
-            continue
-        fitted = torch.zeros_like(expected)
-        for rank, x in enumerate(shards):
-            fitted[rank][allowed[rank]] = _fit(sums[allowed[rank]], x)
-        counts = _whole(fitted)
-        off = (counts != expected).nonzero().tolist()
-        if off:
-            made = torch.einsum("rij,ijn->rn", counts, sums)
-            predicts = asked.on_ranks(name, made)
-            cause = f"{name} {_in_words(counts, expected, off)}{base}"
-            which = _listed(counts, off) if words == "own" else f"{len(off)} blocks"
-            yield Hypothesis(f"blocks ({words})", cause, predicts, which, len(off))
-
-
-def _of_hops(asked: Asked, name: str, sums: Tensor, base: str) -> Iterator[Hypothesis]:
-    """The blocks of one hop alone, or all but those; hop h: the keys of rank r - h on rank r."""
-    ranks = torch.arange(asked.size)
-    behind = (ranks[:, None] - ranks) % asked.size
-    for hop in range(asked.size):
-        what = "queries and keys of the same rank" if hop == 0 else f"the keys of rank r - {hop} on rank r"
-        for idea, word, chosen in (("one", "only", behind == hop), ("all but one", "left out", behind != hop)):
-            predicts = asked.on_ranks(name, (sums * chosen[..., None]).sum(1 if name == "dq" else 0))
-            yield Hypothesis(f"hops: {idea}", f"{name} has the blocks of {what} {word}{base}", predicts, f"hop {hop}")
+    fitted = torch.stack([_fit(blocks, x) for blocks, x in zip(by_rank, shards, strict=True)])
+    counts, expected = _whole(fitted), by_rank.any(-1).double()
+    made = torch.einsum("ri,rin->rn", counts, by_rank)
+    if name != "dq":
+        counts, expected = counts.T, expected.T
+    if off := (counts != expected).nonzero().tolist():
+        cause = f"{name} {_in_words(counts, off)}{base}"
+        predicts = asked.on_ranks(name, made)
+        yield Hypothesis("blocks (own)", cause, predicts, _listed(counts, off), len(off))
 
 
 def _stale(asked: Asked, name: str, sums: Tensor, base: str) -> Iterator[Hypothesis]:
@@ -114,20 +96,19 @@ def _whole(fitted: Tensor) -> Tensor:
 
 def _listed(counts: Tensor, off: list[list[int]]) -> str:
     """`0:1=0 2:1=2`: by the ranks of its queries and of its keys, how often a block is counted."""
-    return " ".join(f"{i}:{j}={float(counts[rank, i, j]):.4g}" for rank, i, j in off)
+    return " ".join(f"{i}:{j}={float(counts[i, j]):.4g}" for i, j in off)
 
 
-def _in_words(counts: Tensor, expected: Tensor, off: list[list[int]]) -> str:
+def _in_words(counts: Tensor, off: list[list[int]]) -> str:
     """The first few blocks that are counted otherwise than expected."""
     named = []
-    for rank, i, j in off[:MOST_NAMED]:
-        value, right = float(counts[rank, i, j]), float(expected[rank, i, j])
-        times = "" if value == 1 else " twice" if value == 2 else f" {value:.4g} times"
-        pair = f"the block of queries of rank {i} and keys of rank {j}"
-        counted = f"misses {pair}" if value == 0 else f"counts {pair}{times}"
-        named.append(counted if right else f"adds {pair} on rank {rank}{times}")
+    for i, j in off[:MOST_NAMED]:
+        value = float(counts[i, j])
+        times = "" if value == 0 else " twice" if value == 2 else f" {value:.4g} times"
+        verb = "misses" if value == 0 else "counts"
+        named.append(f"{verb} the block of queries of rank {i} and keys of rank {j}{times}")
     more = len(off) - len(named)
-    how = "missed too" if all(counts[rank, i, j] == 0 for rank, i, j in off) else "counted wrongly"
+    how = "missed too" if all(counts[i, j] == 0 for i, j in off) else "counted wrongly"
     rest = f"; {count(more, 'more block is', 'more blocks are')} {how}" if more else ""
     return ", ".join(named) + rest
 
@@ -150,25 +131,23 @@ def _of_forward(asked: Asked) -> Iterator[Hypothesis]:
             columns, goals = zip(*((left.flatten(1), right.flatten()) for left, right in equations), strict=True)
             fitted[rank] = _fit(torch.cat(columns, 1), torch.cat(goals))
         else:
-            off = top - returned["out"][:, :, rows] * bottom
-            fitted[rank] = _null(off.flatten(1), bottom.flatten(1).any(1))
+            rest = top - returned["out"][:, :, rows] * bottom
+            fitted[rank] = _null(rest.flatten(1), bottom.flatten(1).any(1))
     visible = torch.stack([(sums[:, :, :, rows].flatten(1) > 0).any(1) for rows in asked.tokens]).double()
     whole = _whole(fitted)
-    off_pairs = ((whole != visible) & (visible > 0)).nonzero().tolist()
+    off = ((whole != visible) & (visible > 0)).nonzero().tolist()
     queries, owners = asked.owners
     changed = reference.but(counts=reference.counts * whole[queries][:, owners])
-    if fitted.isfinite().all() and off_pairs and changed.finite:
-        counts, expected = (x[:, None] * torch.eye(size)[:, :, None] for x in (whole, visible))
-        blocks = [[i, i, j] for i, j in off_pairs]
-        cause = f"the softmax {_in_words(counts, expected, blocks)}"
-        yield Hypothesis("blocks (own)", cause, tensors_of(changed), _listed(counts, blocks), len(blocks))
+    if fitted.isfinite().all() and off and changed.finite:
+        cause = f"the softmax {_in_words(whole, off)}"
+        yield Hypothesis("blocks (own)", cause, tensors_of(changed), _listed(whole, off), len(off))
 
 
-def _null(off: Tensor, present: Tensor) -> Tensor:
-    """Coefficients, up to a common factor, whose sum of `off` (W, n) is nearest zero: most of them are 1."""
-    solved = torch.zeros(len(off), dtype=torch.float64)
+def _null(rest: Tensor, present: Tensor) -> Tensor:
+    """Coefficients, up to a common factor, whose sum of `rest` (W, n) is nearest zero: most of them are 1."""
+    solved = torch.zeros(len(rest), dtype=torch.float64)
     if present.any():
-        _, _, right = torch.linalg.svd(off[present].T, full_matrices=False)
+        _, _, right = torch.linalg.svd(rest[present].T, full_matrices=False)
         least = right[-1]
         solved[present] = least / least[least.abs() > 1e-3 * least.abs().max()].median()
     return solved

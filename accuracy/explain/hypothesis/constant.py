@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from accuracy.core.number import count
 from accuracy.explain.hypothesis.base import Asked, Hypothesis, altered, gradients_of
 
 STEPS = 8  # of Gauss and Newton
@@ -106,10 +107,10 @@ def scales(asked: Asked) -> Iterator[Hypothesis]:
     for word, scale in known.items():
         if scale != right:
             cause = f"the softmax scale is {scale:.6g} ({word}), not {right:g}"
-            yield from altered(asked, "another softmax scale", cause, {"scale": scale}, word, by_rank=True)
+            yield from altered(asked, "another softmax scale", cause, {"scale": scale}, word)
     if "out" in asked.wrong and (fitted := _fitted_scale(asked)) is not None:
         cause, word = f"the softmax scale is {fitted:.10g}, not {right:g}", f"{fitted:.10g}"
-        yield from altered(asked, "another softmax scale", cause, {"scale": fitted}, word, freedom=1, by_rank=True)
+        yield from altered(asked, "another softmax scale", cause, {"scale": fitted}, word, freedom=1)
 
 
 def _fitted_scale(asked: Asked) -> float | None:
@@ -129,8 +130,8 @@ def _fitted_scale(asked: Asked) -> float | None:
 
 
 def normalisers(asked: Asked) -> Iterator[Hypothesis]:
-    """Keys of zeros that are attended to, or a constant added to the normaliser: as much on every row, or on every row
-    of a rank. A key of zeros has the score 0: it adds 1 to exp(lse) and nothing to the numerator of out."""
+    """Keys of zeros that are attended to, or a constant added to the normaliser, as much on every row. A key of zeros
+    has the score 0: it adds 1 to exp(lse) and nothing to the numerator of out."""
     if not asked.forward_wrong:
         return
     right = asked.reference
@@ -141,30 +142,18 @@ def normalisers(asked: Asked) -> Iterator[Hypothesis]:
         added = _added(asked, sums)
         if added is None:
             continue
-        each = asked.shards(added.transpose(1, 2)).flatten(1).median(1).values
-        of_all, of_each = ("", each.median().expand_as(each)), (" on some ranks", each)
-        for word, per_rank in (of_all, of_each)[: asked.size]:  # one rank is all of them
-            near = _nearly(per_rank)
-            if not near.any():
-                continue
-            more = near[asked.owners[0]]
-            number = ", ".join(f"{value:.6g}" for value in dict.fromkeys(near.tolist()))
-            out = right.out * (sums / (sums + more))[..., None]
-            lse = right.lse + torch.log1p(more / sums)
-            results = {"out": out.transpose(1, 2), "lse": lse.transpose(1, 2)}
-            cause = f"{number} is added to the sum of {terms}"
-            if terms == "exp(s)" and bool(((near >= 0) & (near == near.round())).all()):  # only then a number of keys
-                cause = f"rows attend to {number} key{'' if number == '1' else 's'} of zeros too"
-            predicts = {**results, **gradients_of(right.but(saved=(out, lse)))}
-            yield Hypothesis(f"{unit}{word}", cause + word, predicts, number, len(each) if word else 1)
-
-
-def _nearly(per_rank: Tensor) -> Tensor:
-    """Whole numbers where they are within a millionth of one, zeros where they are within one of the largest: however
-    small, as a constant against division by zero is, the largest is none."""
-    near = torch.where((per_rank - per_rank.round()).abs() < 1e-6, per_rank.round(), per_rank)
-    small = per_rank.abs() <= 1e-6 * per_rank.abs().max()
-    return torch.where(small, 0.0, torch.where(near == 0, per_rank, near))
+        more = float(added.median())
+        if more == 0 or not math.isfinite(more):
+            continue
+        more = round(more) if round(more) and abs(more - round(more)) < 1e-6 else more  # a small constant is none of 0
+        out = right.out * (sums / (sums + more))[..., None]
+        lse = right.lse + torch.log1p(more / sums)
+        results = {"out": out.transpose(1, 2), "lse": lse.transpose(1, 2)}
+        cause = f"{more:.6g} is added to the sum of {terms}"
+        if terms == "exp(s)" and more > 0 and more == round(more):  # only then a number of keys
+            cause = f"rows attend to {count(round(more), 'key')} of zeros too"
+        predicts = {**results, **gradients_of(right.but(saved=(out, lse)))}
+        yield Hypothesis(unit, cause, predicts, f"{more:.6g}", 1)
 
 
 def _added(asked: Asked, sums: Tensor) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Another mask than the problem's, of the keys that a query sees or of the weights that dropout keeps.
+"""Another mask than the problem's, of the keys that a query sees.
 
 Masks are tried one by one; and how often every query counts every key is read off the results row by row, by least
 squares. Given the reference's exponentials, exp(lse) and exp(lse) out are linear in the counts of a row: B H (D + 1)
@@ -31,7 +31,7 @@ def masks(asked: Asked) -> Iterator[Hypothesis]:
         if any(torch.equal(counts, each) for each in seen) or counts.shape != seen[0].shape:
             continue
         seen.append(counts)
-        yield from altered(asked, f"mask: {word}", word, {"counts": counts}, by_rank=True)
+        yield from altered(asked, f"mask: {word}", word, {"counts": counts})
 
 
 def _others(asked: Asked) -> Iterator[tuple[str, Tensor]]:
@@ -59,7 +59,7 @@ def _others(asked: Asked) -> Iterator[tuple[str, Tensor]]:
             last = (row // size * size + size - 1).clamp(max=problem.queries - 1)
             yield f"each query sees the keys of the last of its {size} queries", right[last]
     if asked.size > 1:
-        yield from _of_hops(asked)
+        yield from _unmasked(asked)
     local_key = _local(asked.keys)
     for word, index in (("first", 0), ("last", problem.seqlen // asked.size - 1)):
         hidden = (local_key == index)[None]
@@ -104,19 +104,9 @@ def _other_problems(problem: Problem) -> Iterator[tuple[str, Tensor]]:
         yield "the window has no right side", ((key >= query - window) & (key <= query)).double()
 
 
-def _of_hops(asked: Asked) -> Iterator[tuple[str, Tensor]]:
-    """Keys of one rank under the mask of another."""
+def _unmasked(asked: Asked) -> Iterator[tuple[str, Tensor]]:
+    """Whole blocks of other ranks, of those that a rank sees anything of."""
     right, size = asked.reference.counts, asked.size
-    ranks = torch.arange(size).expand(size, size)
-    orders = {f"keys of rank j have the mask of rank j + {step}": ranks + step for step in range(1, size)}
-    orders["keys of the rank s hops behind have the mask of the rank s hops ahead"] = 2 * ranks.T - ranks
-    for word, mask_of in orders.items():
-        counts = torch.zeros_like(right)
-        for rank in range(size):
-            rows = asked.tokens[rank][:, None]
-            for source in range(size):
-                counts[rows, asked.keys[source][None]] = right[rows, asked.keys[mask_of[rank, source] % size][None]]
-        yield word, counts
     queries, keys = asked.owners
     if right.bool().any(-1).all():
         blocks, (rows, columns) = torch.zeros(size, size, dtype=torch.float64), right.nonzero().T
@@ -128,38 +118,6 @@ def _of_hops(asked: Asked) -> Iterator[tuple[str, Tensor]]:
 def _local(tokens: Tensor) -> Tensor:
     """The position of every token in its shard."""
     return tokens.flatten().argsort() % tokens.shape[1]
-
-
-def dropouts(asked: Asked) -> Iterator[Hypothesis]:
-    """Another dropout mask, (B, H, Sq, S) of 0 or 1 / (1 - rate), in the forward, in the backward, or in both."""
-    problem, right = asked.case.problem, asked.reference.dropout
-    if right is None:
-        return
-    others = {
-        "nothing is dropped": None,
-        "kept weights are not scaled by 1 / (1 - rate)": (right > 0).double(),
-        "kept weights are scaled by 1 / (1 - rate) twice": right * right,
-        "the weights that should be kept are dropped": (right == 0).double() * right.max(),
-        "all heads have the first one's dropout mask": right[:, :1].expand_as(right),
-    }
-    group = problem.heads // problem.heads_kv
-    if 1 < group < problem.heads:
-        others["heads that share keys have one dropout mask"] = right[:, ::group].repeat_interleave(group, 1)
-        again = right[:, :group].repeat(1, problem.heads_kv, 1, 1)
-        others["the heads of every key head have the first one's dropout masks"] = again
-    if problem.batch > 1:
-        others["all sequences have the first one's dropout mask"] = right[:1].expand_as(right)
-    if problem.queries == problem.seqlen:
-        others["queries and keys are exchanged in the dropout mask"] = right.transpose(-1, -2)
-    if asked.size > 1:
-        own, ranks = right[:, :, asked.tokens[0]], asked.size
-        rows, keys = (x.flatten().argsort() for x in (asked.tokens, asked.keys))
-        local = own.repeat(1, 1, ranks, 1)[:, :, rows]
-        others["every rank has the first one's dropout mask (local queries)"] = local
-        block = own[..., asked.keys[0]].repeat(1, 1, ranks, ranks)[:, :, rows][..., keys]
-        others["every block has the first one's dropout mask (local queries and keys)"] = block
-    for cause, other in others.items():
-        yield from altered(asked, "another dropout mask", cause, {"dropout": other}, by_rank=True)
 
 
 def pairs(asked: Asked) -> Iterator[Hypothesis]:

@@ -96,10 +96,8 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
         for word, value in EMPTY.items():
             cause = f"a block without visible keys is merged with out = 0 and {word}"
             yield merged(asked, blocks, "merge: an empty block", cause, towards, word, right, empty=value)
-    if "out" in asked.wrong:
-        yield from _means(asked, blocks)
-        if asked.case.problem.head_dim >= 2 * asked.size:
-            yield _weights(asked, blocks)
+    if "out" in asked.wrong and asked.case.problem.head_dim >= 2 * asked.size:
+        yield _weights(asked, blocks)
 
 
 def _of_chunks(asked: Asked) -> Iterator[Hypothesis]:
@@ -198,21 +196,6 @@ def orders(asked: Asked) -> dict[str, Tensor]:
         "the last rank's keys first": (asked.size - 1 - hop).expand_as(back),
         "rank r - 1's keys first, own last": back.roll(-1, 1),
     }
-
-
-def _means(asked: Asked, blocks: Blocks) -> Iterator[Hypothesis]:
-    """Weights of partials that do not depend on the row, by least squares: one for each rank's keys."""
-    x, parts = asked.shards(asked.returned["out"]), [asked.shards(each.transpose(1, 2)) for each in blocks.out]
-    made, words = torch.zeros_like(x), []
-    for rank in range(asked.size):
-        design = torch.stack([each[rank].flatten() for each in parts], 1)
-        weights = torch.linalg.lstsq(design, x[rank].flatten()[:, None], driver="gelsd").solution[:, 0]
-        made[rank] = (design @ weights).view_as(made[rank])
-        words.append("[" + ", ".join(f"{weight:.3g}" for weight in weights.tolist()) + "]")
-    if made.isfinite().all():
-        whole = asked.joined(made)
-        cause = "out is a sum of the partials with the same weights in every row"
-        yield Hypothesis("merge: weights without lse", cause, {"out": whole}, " ".join(words), asked.size**2)
 
 
 def _weights(asked: Asked, blocks: Blocks) -> Hypothesis:

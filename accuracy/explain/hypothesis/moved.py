@@ -58,7 +58,7 @@ def _sums(kv: int, share: int) -> dict[str, Stage]:
     def only(chosen: Tensor) -> Stage:
         return lambda x: x * chosen.double()[:, None, None]
 
-    found = {
+    return {
         "the mean over its group of query heads, not the sum": lambda x: x / share,
         "only the first query head of its group": only(index == 0),
         "only the last query head of its group": only(index == share - 1),
@@ -66,10 +66,6 @@ def _sums(kv: int, share: int) -> dict[str, Stage]:
             x.unflatten(1, (share, kv)).transpose(1, 2).flatten(1, 2)
         ),
     }
-    if share > 2:
-        found["the sum without the first query head of its group"] = only(index != 0)
-        found["the sum without the last query head of its group"] = only(index != share - 1)
-    return found
 
 
 def shards(asked: Asked) -> Iterator[Hypothesis]:

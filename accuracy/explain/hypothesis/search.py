@@ -31,7 +31,6 @@ FAMILIES: tuple[tuple[str, Callable[[Asked], Iterator[Hypothesis]]], ...] = (
     ("factor", constant.factors),
     ("scale", constant.scales),
     ("mask", mask.masks),
-    ("dropout", mask.dropouts),
     ("heads", moved.heads),
     ("shard", moved.shards),
     ("partial", backward.of_partials),
@@ -69,20 +68,19 @@ def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Map
     wrong = tuple(name for name, limit in expected.items() if (errors[name] > RULED_OUT * limit).any())
     if not wrong:
         return []
-    ranks = _odd_ranks([errors[name] > RULED_OUT * expected[name] for name in wrong if name in (*FORWARD, "dq")])
     every = {name: x.detach().cpu().double() for name, x in joined(case, results).items()}
     returned = {name: x for name, x in every.items() if x.isfinite().all()}
     attention, case_id = _attention(case, targets), case.id
     if is_padded(case):  # zeros stand between ranks' tokens: what is tried is of no rank
         alone = replace(case.variant, sharding="contiguous")
-        case, ranks = replace(case, world_size=1, variant=alone, problem=replace(case.problem, padding=None)), ()
+        case = replace(case, world_size=1, variant=alone, problem=replace(case.problem, padding=None))
     if attention.count > MOST_SCORES:  # heads are computed alike: one group of the first batch item stands for all
         share = case.problem.heads // case.problem.heads_kv
         attention = attention.of_first_group(share)
         returned = {name: x[:1, :, : 1 if name in ("dk", "dv") else share] for name, x in returned.items()}
     here = tuple(name for name in wrong if name in returned)
     forward = tuple(name for name in here if name in FORWARD)
-    asked = Asked(case, attention, returned, here, bool(set(wrong) & set(FORWARD)), expected, ranks)
+    asked = Asked(case, attention, returned, here, bool(set(wrong) & set(FORWARD)), expected)
     tried = {name: Tried(asked, name) for name in here}
     _try(replace(asked, wrong=forward), tried)
     if asked.forward_wrong:
@@ -90,13 +88,6 @@ def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Map
     explained = {name for name, each in tried.items() if each.found and each.found[0].explains}
     _try(replace(asked, wrong=tuple(name for name in here if name not in {*forward, *explained})), tried)
     return [row for each in tried.values() for row in each.rows(case_id)]
-
-
-def _odd_ranks(wrong: list[np.ndarray]) -> tuple[int, ...]:
-    """The ranks of which a tensor of queries is wrong, where all such tensors of others are right. wrong: of each
-    tensor, (W + 1,), the last of all ranks."""
-    every = np.any(wrong, axis=0)[:-1] if wrong else np.zeros(0, bool)
-    return () if every.all() else tuple(map(int, np.flatnonzero(every)))
 
 
 def _try(asked: Asked, tried: Mapping[str, "Tried"]) -> None:

@@ -5,7 +5,6 @@ Faults of schedules and kernels, and the causes that are proven of them, stand i
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from accuracy.verdict.proof import causes
-from tests import planting
 from tests.measuring import TINY, case_of, pipeline
 from tests.planted import Plain, Plant, explained, rows
 
@@ -128,9 +126,7 @@ PROVEN = {
     "a tail of tokens": (final("dk", lambda x: x * (torch.arange(40) < 37)[:, None, None]), "dk",
                          "zero in tokens 37 to 39 of 40"),
     "a mask of one rank": (whole(mask=a_key_ahead_on_rank_2), "dv",
-                           "one key too far ahead on rank 2"),
-    "a scale of two ranks": (whole(q=lambda plain: plain.q * (1 + (torch.arange(40) >= 20).double()[:, None, None])),
-                             "out", "(twice it), not 0.2 on ranks 2 and 3"),
+                           "shows 10 pairs of a query at p and the key at p +1"),
     "keys in bfloat16": (whole(k=lambda plain: to_bfloat16(plain.k)), "out", "k is cast to bfloat16"),
 }  # fmt: skip
 
@@ -204,13 +200,12 @@ def test_in_a_large_problem_one_group_of_heads_is_explained() -> None:
     assert "out is 1.01 times" in found.text
 
 
-def test_a_dropout_mask_that_heads_use_again_is_proven(tmp_path: Path) -> None:
-    """And with padding behind the last rank's tokens: what is explained is of no rank then."""
-    planting.slip(tmp_path, "llama3", ".of_heads(group.query.start)", "")
-    words = (*TINY, "variant=broken", "variant.broken.heads_stride=1", "world_size=2", "dtype=float64", "kernel=eager",
-             "reruns.explain=true", "problem.dropout=0.25", "problem.seqlen=31", "problem.padding=end")  # fmt: skip
-    case = case_of(*words, folders=[tmp_path])
+def test_with_padding_behind_a_rank_s_tokens_what_is_explained_is_of_no_rank() -> None:
+    planted = [f"+variant.planted.{way}=tests.unit.fault.planted:scale_both" for way in ("forward", "backward")]
+    case = case_of(*TINY, "variant=[]", *planted, "+variant.planted.sharding=contiguous", "world_size=2",
+                   "kernel=eager", "dtype=float64", "reruns.explain=true", "problem.seqlen=31", "problem.padding=end",
+                   "problem.softmax_scale=0.2")  # fmt: skip
     found = pipeline().measure(case)
     known = causes(pd.DataFrame(found.table("hypotheses")), pd.DataFrame([case.identity()]))
     assert known["out"].proven, known["out"]
-    assert "the first one's dropout masks" in known["out"].text
+    assert "softmax scale" in known["out"].text

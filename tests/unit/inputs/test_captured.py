@@ -46,8 +46,8 @@ def test_a_problem_that_the_file_cannot_serve_is_unsupported_before_any_work(tmp
     for word, message in {
         "problem.seqlen=13": "problem.seqlen=13; allowed: 1 to 12",
         "problem.batch=3": "problem.batch=3; allowed: 1 to 2",
-        "problem.heads_kv=4": "problem.heads=4 problem.heads_kv=2 problem.head_dim=8, not 4, 4 and 8; use those",
-        "problem.seqlen_q=6": "drop problem.seqlen_q",
+        "problem.heads_kv=4": "problem.heads_kv=2, not 4; use that",
+        "problem.seqlen_q=6": "problem.seqlen_q=null, not 6; use that",
         "seed=1": "there is no seed=1; allowed: 0",
     }.items():
         assert message in refused(*asked(path), word)
@@ -63,7 +63,6 @@ def test_a_file_that_is_no_capture_is_refused_in_one_line(tmp_path: Path) -> Non
         (struct.pack("<Q", len(header)) + header + b"\0" * 8, "cannot be read as safetensors"),
         ({name: x for name, x in good.items() if name != "layer_0.dout"}, "lacks layer_0.dout; allowed: layer_0"),
         (tensors("model.layers.7"), "lacks layer_0.q, layer_0.k, layer_0.v, layer_0.dout; allowed: model.layers.7"),
-        ({name: x.to(torch.int16) for name, x in good.items()}, "layer_0.q is I16"),
         (good | {"layer_0.k": three, "layer_0.v": three.clone()}, "Hk a divisor of H"),
     )):  # fmt: skip
         path = tmp_path / f"{number}.safetensors"

@@ -58,20 +58,11 @@ BAD = {
         lambda folder: written(folder, facts(), SHAPES | {"k": (B, S, H, D)}),
         "k is [1, 8, 2, 4], its header says [1, 8, 1, 4]",
     ),
-    "shapes that disagree": (
-        lambda folder: written(folder, facts(shapes=SHAPES | {"v": (B, S - 1, HK, D)})),
-        "q [1, 8, 2, 4], k [1, 8, 1, 4] and v [1, 7, 1, 4] do not belong together",
-    ),
     "a dtype that is not its tensors'": (
         lambda folder: written(folder, facts(dtype="bfloat16")),
         "q is float32, its header says dtype 'bfloat16'",
     ),
     "a rank twice": (twice, "two files are of the same rank"),
-    "a rank that is named twice": (lambda folder: written(folder, facts(ranks=(0, 0))), "name one twice"),
-    "documents of other tokens": (
-        lambda folder: written(folder, facts(documents=(3, 4))),
-        "documents of 7 tokens in its header, of 8 in its",
-    ),
     "ranks that disagree": (another_rank_s, "rank 1 has other shapes or settings than rank 0"),
     "no header": (lambda folder: foreign(folder, None), "is no file of a capture: its header lacks accuracy_capture"),
     "a broken header": (lambda folder: foreign(folder, BROKEN), "scale in its header: "),
@@ -97,28 +88,18 @@ def test_random_results_are_wrong_and_zeros_are_too(tmp_path: Path, capsys: pyte
     assert "layers=*.7 fits no layer" in capsys.readouterr().err
 
 
-HUGE = (10**12, 2**62, 2**70, -1, 1e300, 5e-324, float("inf"), float("nan"))
 HOSTILE = ("\x1b[31mred", "'''\nimport os", "</script><b>", "=1+1", "\u202e", "a" * 5000, "")
-LISTS = ([0], [3], [8], [3, 5], [8, 8], [10**12], [1e308] * H, [float("nan")] * H, [-5, 3], [2**70, 0], [None, 10**12])
-FORGED = {
-    **dict.fromkeys(("scale", "softcap", "begin", "rank", "step", "call", "order", "dropout"), HUGE),
-    **dict.fromkeys(("documents", "documents_k", "sinks", "window", "ranks"), LISTS),
-    **dict.fromkeys(
-        ("dtype", "function", "note", "layout", "autocast", "layer", "sharding", "mask"),
-        (*HOSTILE, "int8", "bool", "seen", "added", "zigzag"),
-    ),
-}
-EDITS = {f"{field}-{number}": (field, value) for field, each in FORGED.items() for number, value in enumerate(each)}
+WORDS = ("dtype", "function", "note", "layout", "autocast", "layer", "sharding", "mask")
 
 
-@pytest.mark.stress(16, "field")
-@pytest.mark.parametrize("also", [{}, {"causal": True, "documents": [3, 5]}], ids=["plain", "documents"])
-@pytest.mark.parametrize(("field", "value"), EDITS.values(), ids=EDITS)
-def test_a_forged_header_is_no_error_of_the_program_and_sends_no_escapes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: Any, also: dict[str, Any]
+@pytest.mark.stress(8, "field")
+@pytest.mark.parametrize("field", WORDS)
+@pytest.mark.parametrize("value", [*HOSTILE, "int8"])
+def test_a_hostile_word_of_a_header_is_no_error_of_the_program_and_sends_no_escapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: str
 ) -> None:
     """Whatever it says, it is refused or judged; the terminal and the spreadsheet get its words as plain text."""
-    header = json.loads(facts().header[HEADER]) | also | {field: value}
+    header = json.loads(facts().header[HEADER]) | {field: value}
     held = {f"{header['layer']}.{name}": torch.randn(shape) for name, shape in SHAPES.items()}
     save_file(held, tmp_path / "a.rank0.safetensors", {HEADER: json.dumps(header)})
     for main in (command.main, reduce.main):

@@ -171,18 +171,18 @@ def test_inputs_that_nobody_can_judge_for_excess_are_named() -> None:
     assert facts_of(pd.concat([healthy(), sink.assign(condition_sum=2.0, condition_rounding=1.4)])).unjudged == ()
 
 
-def test_the_first_step_outside_of_the_band_and_what_does_not_add_up_are_named() -> None:
-    """Of the forward come first, of these pairs before sums."""
+def test_the_first_step_outside_of_the_band_and_wrong_pairs_are_named() -> None:
+    """Those of the forward come first, of these what is left out."""
     step = {"case_id": "float64-4-0-gaussian", "way": "forward", "rank": 2, "step": 1, "source": 0, "tensor": "out",
             "count": 3, "query_begin": 9, "query_last": 9, "key_begin": 2, "key_last": 4, "error_rel": 0.5,
-            "state": "partial", "band": 0.1, "nonfinite": 0}  # fmt: skip
-    kinds = [step | {"finding": name, "way": way} for name in ("changed", "shown", "missing")
+            "band": 0.1, "nonfinite": 0}  # fmt: skip
+    kinds = [step | {"finding": name, "way": way} for name in ("shown", "counted again", "left out")
              for way in ("backward", "forward")]  # fmt: skip
     found = facts_of(healthy(), steps=[step, *kinds])
     assert found.step is not None
     assert (found.step["rank"], found.step["source"], found.step["error_rel"]) == (2, 0, 0.5)
     assert [(row["way"], row["finding"]) for row in found.account][:4] == [
-        ("forward", "missing"), ("forward", "shown"), ("forward", "changed"), ("backward", "missing"),
+        ("forward", "left out"), ("forward", "counted again"), ("forward", "shown"), ("backward", "left out"),
     ]  # fmt: skip
     assert facts_of(healthy(), steps=[step | {"error_rel": 0.01}]).step == {}
     assert facts_of(healthy()).step is None
