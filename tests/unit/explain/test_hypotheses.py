@@ -185,6 +185,12 @@ def test_a_healthy_function_has_no_rows_nor_has_one_that_is_float32_inside_in_fl
     assert found.empty
 
 
+def test_a_softcap_that_is_ignored_is_told() -> None:
+    found = explained(lambda plain: plain.results(), "world_size=1", "problem.softcap=2.0")
+    assert found["out"].proven
+    assert found["out"].text == "the softcap is ignored"
+
+
 def test_a_scaled_query_in_16_bits_is_known_by_its_lse() -> None:
     """Times the scale, which is no power of two, or also times log2(e), as kernels do that use exp2."""
     for unit in (1.0, math.log2(math.e)):
