@@ -97,8 +97,8 @@ HYPOTHESES_SCHEMA = _schema(
 )
 FOLLOWS = "gradients of the returned out and lse"
 """The hypothesis that a gradient is right for the wrong out and lse that it is made of."""
-SUM = "cast of the softmax's sum"
-"""The hypothesis that out and lse are those of a sum over keys that is kept in 16 bits."""
+SUM, SCALED = "cast of the softmax's sum", "cast of the scaled q"
+"""The hypotheses that out and lse are those of a sum over keys that is kept in 16 bits, or of a rounded scaled q."""
 EXPLAINS = 1.5
 """A hypothesis explains a tensor that it leaves at most so many times the expected rounding of."""
 RULED_OUT = 10.0

@@ -51,9 +51,9 @@ class Evidence:
     """All that bears on one tensor, as rows of the results table.
 
     all_ranks, each_rank: the tensor's rows of ordinary inputs; probes: its rows of inputs whose answer is known; rungs:
-    by dtype and ordinary inputs, the same schedule in that dtype (this one included); reruns: rows of any dtype at this
-    world size; failures, unsupported: reasons of the cases without numbers; out_rungs: the rungs of out; on_one_rank:
-    as all_ranks, of the same schedule on one rank.
+    by dtype and ordinary inputs, the same schedule in that dtype (this one included); reruns: of a tensor with numbers,
+    rows of any dtype at this world size; failures, unsupported: reasons of the cases without numbers; out_rungs: the
+    rungs of out; on_one_rank: as all_ranks, of the same schedule on one rank.
     """
 
     key: dict[str, Any]
@@ -240,7 +240,8 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
         found += [
             Evidence(
                 key=named, tensor=tensor, all_ranks=together[subject, tensor], each_rank=ranks[subject, tensor],
-                probes=probes[subject, tensor], rungs=of_schedule[tensor], reruns=reruns[(*schedule, tensor)],
+                probes=probes[subject, tensor], rungs=of_schedule[tensor],
+                reruns=reruns[(*schedule, tensor)] if together[subject, tensor] or probes[subject, tensor] else none,
                 failures=_reasons(bare[subject].where(failed)), unsupported=_reasons(bare[subject].where(~failed)),
                 out_rungs=of_schedule["out"], on_one_rank=together[on_one_rank, tensor],
             )

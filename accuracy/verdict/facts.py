@@ -29,7 +29,7 @@ class Cause:
     fewest fitted numbers, the first one's first; leaves, rival: what they and the best rival leave, in times the
     expected rounding; tried: how many hypotheses; blocks: how often those are counted that are not counted once, by the
     ranks of their queries and keys; cases: those that prove it; proving, refuting: where not all cases prove it, the
-    settings of those that do and of the others.
+    settings of those that do and of the others; further: what is proven in all of these others, of another fault.
     """
 
     tensor: str
@@ -47,6 +47,7 @@ class Cause:
     alike: frozenset[str] = frozenset()
     proving: str = ""
     refuting: str = ""
+    further: str = ""
 
     @property
     def proven(self) -> bool:
@@ -62,6 +63,8 @@ class Cause:
     def text(self) -> str:
         """The cause, those that cannot be told from it, and which of the cases prove it, where not all do."""
         clauses = " or, which is the same here, ".join(list(dict.fromkeys(self.clauses))[:3])
+        if self.further:
+            return f"{clauses}; elsewhere {self.further}"
         if self.refuting:
             return f"{clauses} (proven with {self.proving}, not with {self.refuting})"
         return clauses + (f" (proven in {self.proving})" if self.proving else "")

@@ -70,17 +70,21 @@ def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
     first = {name: max(often[clause] for other, clause in named if other == name) for name, _ in named}
     names, clauses = zip(*(each for each in named if often[each[1]] == first[each[0]]), strict=True)
     proving = frozenset(each.case for each in proven if each.alike & {*names})
-    where, elsewhere = _where(best, proving, cases, rows)
-    return replace(best, names=names, clauses=clauses, cases=proving, proving=where, refuting=elsewhere)
-
-
-def _where(best: Cause, proven: frozenset[str], cases: list[Cause], rows: pd.DataFrame) -> tuple[str, str]:
-    """Which cases prove a cause, and which have an error that it does not make; empty where all prove it. Cases on
-    which fewer than three fifths as many hypotheses were tried, as on large problems, tell nothing."""
     about = rows.drop_duplicates("case_id").set_index("case_id")
     padded = {*about.index[about["mask"].str.contains("padding") & (about["world_size"] > 1)]}  # of no rank: not asked
     asked = [each for each in cases if 5 * each.tried >= 3 * best.tried and (each.proven or each.leaves >= RULED_OUT)]
-    others = {each.case for each in asked} - proven - padded
+    others = [each for each in asked if each.case not in proving | padded]
+    where, elsewhere = _where(proving, {each.case for each in others}, about)
+    second = next((each for each in others if all(o.proven and {*each.names} & o.alike for o in others)), None)
+    further = second.clauses[0] if second else ""
+    return replace(
+        best, names=names, clauses=clauses, cases=proving, proving=where, refuting=elsewhere, further=further
+    )
+
+
+def _where(proven: frozenset[str], others: set[str], about: pd.DataFrame) -> tuple[str, str]:
+    """Which cases prove a cause, and which have an error that it does not make; empty where all prove it. Cases on
+    which fewer than three fifths as many hypotheses were tried, as on large problems, tell nothing."""
     if not others:
         return "", ""
     values = {name: [{*about.loc[[*ids], name]} for ids in (proven, others)] for name in SHAPE}

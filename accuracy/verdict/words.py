@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from accuracy.core.number import count, listed, on_ranks, plain, those
-from accuracy.results.table import FOLLOWS
+from accuracy.results.table import FOLLOWS, SCALED
 from accuracy.verdict import label
 from accuracy.verdict.inside import FORMAT, LSE, SCORES, WEIGHTS
 from accuracy.verdict.label import Numbers
@@ -212,6 +212,7 @@ def _healthy(facts: "Facts") -> str:
     text = f"computes {facts.arithmetic}, which is no fault, and {text}" if facts.arithmetic else text
     text += TIED if WEIGHTS in facts.inside else ""
     text += facts.kept_sum
+    text += "".join({f"; {each.clauses[0]}" for each in facts.causes.values() if each.proven and SCALED in each.names})
     if facts.unsteady:
         text += f", but for {listed(facts.unsteady)}, whose sums are added in another order from call to call"
     text += "; nothing else found" if facts.inside - {LSE, SCORES} else ""

@@ -3,6 +3,7 @@
 A format's own rounding is no fault.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from accuracy.explain.hypothesis.attention import Attention, Stage
 from accuracy.explain.hypothesis.base import BACKWARD, FORWARD, Asked, Hypothesis, altered, gradients_of
 from accuracy.explain.hypothesis.blocks import contributions
 from accuracy.explain.hypothesis.merge import CHUNKS, blocks_of, merged, orders, right
-from accuracy.results.table import SUM
+from accuracy.results.table import SCALED, SUM
 from accuracy.runtime.rounding import quantise
 
 STAGES = {
@@ -55,6 +56,7 @@ def _there_and_back(x: Tensor, dtype: torch.dtype) -> Tensor:
 def of_stages(asked: Asked) -> Iterator[Hypothesis]:
     """Casts of inputs, also to 8 bits with a scale, of stages and of results."""
     yield from _sum_of_softmax(asked)
+    yield from _scaled_query(asked)
     yield from _eight_bits(asked)
     right = asked.reference
     for form, to in _coarser(asked):
@@ -97,6 +99,15 @@ def _sum_of_softmax(asked: Asked) -> Iterator[Hypothesis]:
         out = right.out * torch.exp(right.exact_lse - kept)[..., None]
         predicts = {"lse": kept.transpose(1, 2), "out": out.transpose(1, 2)}
         yield Hypothesis(SUM, f"the softmax's sum over keys is kept in {form.name}", predicts, f"{length} keys", 1)
+
+
+def _scaled_query(asked: Asked) -> Iterator[Hypothesis]:
+    """q times the scale, or times it and log2(e) for exp2, in the case's own 16 bits, which lse shows."""
+    form = FORMATS[asked.case.dtype]
+    for unit in (1.0, math.log2(math.e)) if form.bytes == 2 else ():
+        factor = asked.case.problem.softmax_scale * unit
+        q = _there_and_back(asked.reference.q * factor, getattr(torch, form.name)) / factor
+        yield from altered(asked, SCALED, f"q times the scale is rounded to {form.name}", {"q": q}, f"times {unit:.3g}")
 
 
 def _eight_bits(asked: Asked) -> Iterator[Hypothesis]:

@@ -93,7 +93,9 @@ def _slope(x: Tensor, right: Tensor) -> float:
 
 
 def scales(asked: Asked) -> Iterator[Hypothesis]:
-    """Another softmax scale: known ones first, then the one that explains out best."""
+    """No softcap. Another softmax scale: known ones first, then the one that explains out best."""
+    if asked.case.problem.softcap is not None:
+        yield from altered(asked, "no softcap", "the softcap is ignored", {"softcap": None})
     right, dim = asked.case.problem.softmax_scale, asked.case.problem.head_dim
     known = {
         "1": 1.0, "1/sqrt(D)": dim**-0.5, "sqrt(D)": dim**0.5, "1/D": 1 / dim, "its square": right**2,

@@ -181,6 +181,22 @@ def test_a_healthy_function_has_no_rows_nor_has_one_that_is_float32_inside_in_fl
     assert found.empty
 
 
+def test_a_softcap_that_is_ignored_is_told() -> None:
+    found = explained(lambda plain: plain.results(), "world_size=1", "problem.softcap=2.0")
+    assert found["out"].proven
+    assert found["out"].text == "the softcap is ignored"
+
+
+def test_a_scaled_query_in_16_bits_is_known_by_its_lse() -> None:
+    """Times the scale, which is no power of two, or also times log2(e), as kernels do that use exp2."""
+    for unit in (1.0, math.log2(math.e)):
+        scaled = whole(q=lambda plain, unit=unit: to_bfloat16(plain.q * 0.2 * unit) / (0.2 * unit))
+        found = explained(scaled, "world_size=1", "dtype=bfloat16")
+        assert [*found] == ["lse"]
+        assert found["lse"].proven
+        assert found["lse"].text == "q times the scale is rounded to bfloat16"
+
+
 def test_heads_taken_for_tokens_are_named_on_one_rank() -> None:
     """With one head of keys a function of (B, H, S, D) gives each query its own token's value."""
     found = explained(whole(mask=lambda plain: torch.eye(40, dtype=torch.float64)), "world_size=1")["out"]

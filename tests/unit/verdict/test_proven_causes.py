@@ -94,6 +94,20 @@ def test_the_cause_that_all_cases_prove_is_named_before_one_of_some(
     assert (found.proving, found.refuting) == (("heads_kv=2", "4") if plant is swap else ("", ""))
 
 
+def test_of_two_faults_in_one_function_both_causes_are_told() -> None:
+    """The backward forgets the window and the slope of the softcap; a noise beside one of them has no cause."""
+    window, capped = (explained("dq", name, case_id=name) for name in ("no window", "no slope"))
+    rivals = [explained("dq", "another", 1.0, from_best=1.0, case_id=each["case_id"]) for each in (window, capped)]
+    main = healthy(seeds=1, dtypes=("float64",))
+    table = pd.concat([main, main.assign(case_id="no window", mask="causal,window=10"),
+                       main.assign(case_id="no slope", softcap=2.0)], ignore_index=True)  # fmt: skip
+    bent = bend(table, {"tensor": "dq", "case_id": ("no window", "no slope")}, error_rel=0.3)
+    found = facts_of(bent, [window, capped, *rivals])
+    assert all(f"dq has {each}" in found.sentence for each in ("no window", "no slope")), found.sentence
+    one = facts_of(bent, [window, capped | {"residual": 0.5}, *rivals])
+    assert "dq has no slope" not in one.sentence
+
+
 def test_of_two_factors_that_one_case_cannot_tell_apart_the_one_of_all_cases_is_named() -> None:
     """dk is averaged over ranks, not summed; at 5 ranks that is also the softmax scale, 0.2, once more."""
 

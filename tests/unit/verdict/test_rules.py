@@ -1,6 +1,7 @@
 """Each rule fires on a table bent for it, and on nothing else; healthy rounding of every kind is no bug."""
 
 import inspect
+import math
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,16 @@ def test_a_rank_that_happens_to_repeat_in_a_case_that_does_not_is_no_leak() -> N
     leak = bend(healthy(), dq | {"rank": (1, -1)}, future_differs=5.0, repeats_differ=0.0)
     assert label(leak, "dq", "float32") == "logic"
     assert label(bend(leak, dq | {"rank": (2, -1)}, repeats_differ=3.0), "dq", "float32") == "nondeterministic"
+
+
+def test_a_leak_is_said_of_the_dtypes_that_show_it_and_of_none_without_numbers() -> None:
+    """Of a kernel that takes 16 bits alone, in bfloat16 alone: both were run again."""
+    table = healthy(dtypes=("bfloat16", "float16")).assign(future_differs=0.0, repeats_differ=0.0)
+    leak = bend(table, {"tensor": "out", "dtype": "bfloat16", "rank": -1}, future_differs=5.0)
+    bare = table[table["dtype"] == "float16"].drop_duplicates("case_id")
+    bare = bare.assign(dtype="float32", tensor=None, error_rel=math.nan, status="failed", reason="no")
+    labels = {dtype: label(pd.concat([leak, bare]), "out", dtype) for dtype in ("bfloat16", "float16", "float32")}
+    assert labels == {"bfloat16": "logic", "float16": "rounding", "float32": NOT_MEASURED}
 
 
 def test_what_failed_without_numbers_is_not_measured_and_a_wrong_shape_is_invalid() -> None:
