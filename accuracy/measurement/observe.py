@@ -16,7 +16,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from accuracy.core import plugins
-from accuracy.core.case import Case, Problem
+from accuracy.core.case import Case
 from accuracy.inputs import drawing
 from accuracy.inputs.drawing import Inputs
 from accuracy.measurement import compute_device
