@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
-from typing import Any
+from unittest import mock
 
 import torch.distributed as dist
 from torch import Tensor
@@ -23,7 +23,6 @@ from accuracy.variant.base import Rank
 
 _KERNEL: ContextVar[Kernel] = ContextVar("kernel of the case")
 _DOCUMENTS: ContextVar[tuple[int, ...]] = ContextVar("borders of the packed documents")
-_NOTHING = object()
 
 
 @contextmanager
@@ -70,20 +69,8 @@ def ring(
     return out, lse
 
 
-@contextmanager
-def names(module: Any, **values: Any) -> Iterator[None]:
-    """Attributes of a module, as given inside and as they were (or were not) afterwards."""
-    before = {name: getattr(module, name, _NOTHING) for name in values}
-    for name, value in values.items():
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is _NOTHING:
-                delattr(module, name)
-            else:
-                setattr(module, name, value)
+names = partial(mock.patch.multiple, create=True)
+"""names(module, NAME=value): attributes of a module, as given inside and as they were (or were not) afterwards."""
 
 
 @contextmanager
@@ -117,10 +104,12 @@ def subgroup(backend: str, *ranks: int) -> dist.ProcessGroup:
     has seen, which differs here (the pool's ranks are members of different many), and splits an existing NCCL
     communicator, which needs all of its ranks. Both are put right for the time of the call.
     """
-    name = f"accuracy-subgroup-{backend}-{'-'.join(map(str, ranks))}"
-    with (
-        names(distributed_c10d, _hash_ranks_to_str=lambda ranks: name),
-        names(dist.group.WORLD, bound_device_id=None),
-    ):
-        group: dist.ProcessGroup = dist.new_group(list(ranks), backend=backend, use_local_synchronization=True)
+    name, world = f"accuracy-subgroup-{backend}-{'-'.join(map(str, ranks))}", dist.group.WORLD
+    assert world is not None  # the ranks are members of it
+    before, world.bound_device_id = world.bound_device_id, None
+    try:
+        with names(distributed_c10d, _hash_ranks_to_str=lambda ranks: name):
+            group: dist.ProcessGroup = dist.new_group(list(ranks), backend=backend, use_local_synchronization=True)
+    finally:
+        world.bound_device_id = before
     return group

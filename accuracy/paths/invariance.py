@@ -205,7 +205,7 @@ def _only_plain_causal(case: Case) -> str | None:
     return None
 
 
-def _option(name: str, **others: Any) -> Axis:
+def _option(name: str) -> Axis:
     """Of a variant's knob; single_device gets it from the cached path on the same kernel."""
 
     def changed(case: Case, value: int, most: int) -> Case:
@@ -213,7 +213,7 @@ def _option(name: str, **others: Any) -> Axis:
         if case.variant.name == "single_device":
             part = Part("cached", cached.__name__)
             return replace(case, variant=Variant("cached", "contiguous", part, part, tuple(
-                sorted({**dict(plugins.default_options(cached)), "chunk": 0, **others, name: value}.items())
+                sorted({**dict(plugins.default_options(cached)), "chunk": 0, name: value}.items())
             )))  # fmt: skip
         return replace(case, variant=replace(case.variant, options=tuple({**options, name: value}.items())))
 
@@ -247,6 +247,6 @@ AXES = {
         ], ROWS, last=True, refused=_only_plain_causal,
     ),
     "chunk": _option("chunk"),
-    "pages": _option("page", walk=True),
+    "pages": _option("page"),
     "splits": _option("splits"),
 }  # fmt: skip

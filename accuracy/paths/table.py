@@ -101,32 +101,33 @@ def pairs_text(results: pd.DataFrame) -> str:
 
 
 def boundaries_text(found: pd.DataFrame) -> str:
-    """A line for each path and axis: the first values with other bits, and in which tensors."""
+    """A line for each path and axis: the first values with other bits, in which tensors, and the largest share."""
     keys = ["path", "dtype", "axis", "first", "last", "runs"]
-    lines = []
-    for key, rows in found.groupby(keys, sort=False):
-        values = rows["value"].dropna().unique()
-        at = ", ".join(map(str, values[:MOST_VALUES])) + (", ..." if len(values) > MOST_VALUES else "")
-        share = (rows["differ"].fillna(0) / rows["elements"].fillna(1)).max()
-        reason = next((text for text in rows["reason"].dropna() if text), f"none among {key[-1]} values")
-        more = [at or reason, ", ".join(dict.fromkeys(rows["tensor"].dropna())), f"{share:.2g}" if at else ""]
-        lines.append([*key, *more])
-    table = pd.DataFrame(lines, columns=[*keys, "bits change at", "tensors", "most that differ"])
-    return f"where bits of the same rows change\n{table.to_string(index=False)}"
+    shares = found.assign(share=found["differ"].fillna(0) / found["elements"].fillna(1))
+    table = shares.groupby(keys, sort=False).agg(
+        at=("value", lambda each: _listed(each, MOST_VALUES)), tensors=("tensor", _listed),
+        most=("share", "max"), reason=("reason", _listed),
+    )  # fmt: skip
+    text = table.reset_index().to_string(index=False, float_format="{:.2g}".format)
+    return f"where bits of the same rows change (at nothing: at none of the values)\n{text}"
 
 
 def places_text(found: pd.DataFrame) -> str:
     """A line for each tensor: the shares that are worth a word, and the shortest way to equal bits."""
-    lines = []
-    for key, rows in found.groupby(["path_a", "path_b", "tensor"], sort=False, dropna=False):
-        rows = rows.sort_values("share", ascending=False, key=abs)
-        named = zip(rows["place"], rows["share"].fillna(0.0), strict=True)
-        shares = ", ".join(f"{place} {share:.0%}" for place, share in named if abs(share) >= LEAST_SHARE)
-        first = rows.iloc[0]
-        lines.append([*key, shares or first["reason"], *first[["left", "shortest", "verified"]]])
-    head = ["path_a", "path_b", "tensor", "shares", "left", "equal bits with", "verified"]
-    table = pd.DataFrame(lines, columns=head).to_string(index=False, float_format="{:.2g}".format)
-    return f"what makes the squared difference (Shapley)\n{table}"
+    keys = ["path_a", "path_b", "tensor"]
+    shown = found.sort_values("share", ascending=False, key=abs)
+    shares = shown["share"].map("{:.0%}".format, na_action="ignore")
+    shown["shares"] = (shown["place"] + " " + shares).where(shown["share"].abs() >= LEAST_SHARE)
+    table = shown.groupby(keys, sort=False, dropna=False).agg(
+        shares=("shares", _listed), **{name: (name, "first") for name in ("left", "shortest", "verified", "reason")}
+    )
+    return f"what makes the squared difference (Shapley)\n{table.reset_index().to_string(index=False, na_rep='')}"
+
+
+def _listed(values: pd.Series, most: int | None = None) -> str:
+    """Return the values that are there, each once."""
+    found = values[values.notna()].unique()
+    return ", ".join(map(str, found[:most])) + (", ..." if most and len(found) > most else "")
 
 
 def _paths(rows: pd.DataFrame) -> list[str]:

@@ -146,31 +146,25 @@ class Rank:
             block.shifted(query - rows.start, key - columns.start)
             for rows, query in mine
             for columns, key in theirs
-            for block in self.visibility.blocks(_positions(rows, query), _positions(columns, key))
+            for block in self.visibility.blocks(
+                (query, query + rows.stop - rows.start), (key, key + columns.stop - columns.start)
+            )
         ]
 
     def attend_rows(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return out (B, Sq, H, D) and lse (B, H, Sq) of all keys (B, S, Hk, D); nothing is merged."""
-        whole = self._of_the_whole(q, k)
-        return calls.forward_rows(lambda block: whole.attend(block, q, k, v), self._whole(q, k), q, k)
+        whole, blocks = self._of_the_whole(q, k)
+        return calls.forward_rows(lambda block: whole.attend(block, q, k, v), blocks, q, k)
 
     def differentiate_rows(self, dout: Tensor, q: Tensor, k: Tensor, *others: Tensor) -> Tensors:
         """Return dq (B, Sq, H, D), dk, dv (B, S, Hk, D); others: v, and out and lse of all keys."""
-        whole = self._of_the_whole(q, k)
-        return calls.backward_rows(lambda each: whole.differentiate(each, dout, q, k, *others), self._whole(q, k), q, k)
+        whole, blocks = self._of_the_whole(q, k)
+        return calls.backward_rows(lambda each: whole.differentiate(each, dout, q, k, *others), blocks, q, k)
 
-    def _of_the_whole(self, q: Tensor, k: Tensor) -> "Rank":
-        """Return the rank with the dropout mask of all queries and keys."""
-        return replace(self, scores=self.scores.of_all(q.shape[1], k.shape[1]))
-
-    def _whole(self, q: Tensor, k: Tensor) -> list[Block]:
-        """Return the blocks of all queries and keys; every query is in one."""
-        return whole_blocks(self.visibility, self.query_offset, q.shape[1], k.shape[1])
-
-
-def _positions(tokens: slice, first: int) -> tuple[int, int]:
-    """Return the global positions (begin, end) of a local slice of tokens that begins at position `first`."""
-    return first, first + tokens.stop - tokens.start
+    def _of_the_whole(self, q: Tensor, k: Tensor) -> tuple["Rank", list[Block]]:
+        """Return the rank with the dropout mask of all queries and keys, and their blocks: every query is in one."""
+        whole = replace(self, scores=self.scores.of_all(q.shape[1], k.shape[1]))
+        return whole, whole_blocks(self.visibility, self.query_offset, q.shape[1], k.shape[1])
 
 
 @dataclass(frozen=True)

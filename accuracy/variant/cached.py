@@ -1,11 +1,11 @@
 """Inference with a cache of keys and values: decoding, chunked prefill, going on behind a cached prefix; forward only.
 
 Queries come in steps, and each step is computed with the keys up to its last query, as it would be from a cache. A
-step of 1 is decoding, one of many a chunk of a prefill; the first step may be a prefix that was computed before. The
-cache is one memory, whose begin is read, or pages at shuffled places (Kwon et al. 2023, arXiv 2309.06180), which are
-gathered; `walk` computes page by page and joins the partials, as a paged kernel does that walks its table of blocks.
-`precision.wire` is the dtype of what is cached, also float8_e4m3 and float8_e5m2 with a float32 scale a head, as an
-engine's FP8 cache has them; kernels read it in the inputs' dtype.
+step of 1 is decoding, one of many a chunk of a prefill; the first step may be a prefix that was computed before. A
+step's keys are one kernel call, or one a page or part, whose partials are joined by their lse, as a paged kernel does
+that walks its table of blocks (Kwon et al. 2023, arXiv 2309.06180). `precision.wire` is the dtype of what is cached,
+also float8_e4m3 and float8_e5m2 with a float32 scale a head, as an engine's FP8 cache has them; kernels read it in the
+inputs' dtype.
 """
 
 from collections.abc import Iterator
@@ -23,19 +23,17 @@ from accuracy.world.base import Tensors
 @dataclass(frozen=True)
 class Cache:
     """chunk: queries of a step, 0: all that are left; prefix: tokens of the first step, 0: as all others; page: keys of
-    a page, 0: no pages; walk: a kernel call a page; splits: into how many parts a step's keys are cut without `walk`,
-    at most one a key."""
+    a kernel call, 0: all of a step; splits: into how many parts a step's keys are cut instead, at most one a key."""
 
     chunk: FromZero = 1
     prefix: FromZero = 0
     page: FromZero = 0
-    walk: bool = False
     splits: Whole = 1
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
-        if self.walk and (not self.page or self.splits > 1):
-            raise ValueError("walk=true goes page by page; give page from 1, and splits=1")
+        if self.page and self.splits > 1:
+            raise ValueError(f"page={self.page} with splits={self.splits}; give one of them")
 
     def steps(self, first: int, end: int) -> list[tuple[int, int]]:
         """The positions [begin, end) of the queries of each step; those of all are [first, end)."""
@@ -45,31 +43,9 @@ class Cache:
 
     def parts(self, keys: int) -> Iterator[tuple[int, int]]:
         """The keys [begin, end) of each kernel call of a step that sees `keys`."""
-        count = -(-keys // self.page) if self.walk else min(self.splits, keys)
-        for part in range(count):
-            if self.walk:
-                yield part * self.page, min((part + 1) * self.page, keys)
-            else:
-                yield part * keys // count, (part + 1) * keys // count
-
-
-class Pages:
-    """x (B, S, Hk, D) in pages at shuffled places of one memory, whose last page is not written to its end."""
-
-    def __init__(self, x: Tensor, page: int) -> None:
-        batch, keys, self.page = x.shape[0], x.shape[1], page
-        count = -(-keys // page)
-        order = torch.randperm(batch * count, generator=torch.Generator().manual_seed(0))
-        self.table = order.view(batch, count).to(x.device)
-        self.memory = x.new_empty(batch * count, page, *x.shape[2:])
-        for number in range(count):
-            part = x[:, number * page : (number + 1) * page]
-            self.memory[self.table[:, number], : part.shape[1]] = part
-
-    def read(self, keys: int) -> Tensor:
-        """The first keys, gathered into one memory."""
-        count = -(-keys // self.page)
-        return self.memory[self.table[:, :count]].flatten(1, 2)[:, :keys]
+        count = min(self.splits, keys)
+        equal = [part * keys // count for part in range(count)]
+        return pairwise([*(range(0, keys, self.page) if self.page else equal), keys])
 
 
 class Cached(ForwardOnly):
@@ -79,16 +55,14 @@ class Cached(ForwardOnly):
         """q (B, Sq, H, D), the last Sq of the keys' positions but for a mask aligned elsewhere; k, v (B, S, Hk, D)."""
         cache: Cache = rank.options
         k, v = (rank.sent("wire", x).to(rank.dtype) for x in (k, v))
-        pages = [Pages(x, cache.page) for x in (k, v)] if cache.page else None
         first, found = rank.query_offset, []
         for begin, end in cache.steps(first, first + q.shape[1]):
             seen = end if rank.causal else k.shape[1]
-            keys, values = (x[:, :seen] for x in (k, v)) if pages is None else (each.read(seen) for each in pages)
             rows = q[:, begin - first : end - first]
             running = rank.running(rows)
             for part in cache.parts(seen):
                 for block in rank.visibility.blocks((begin, end), part):
-                    rank.join(running, block.shifted(begin, 0), rows, keys, values)
+                    rank.join(running, block.shifted(begin, 0), rows, k[:, :seen], v[:, :seen])
             found.append(running.result(rank.dtype, rank.lse_dtype))
         return torch.cat([out for out, _ in found], 1), torch.cat([lse for _, lse in found], 2)
 

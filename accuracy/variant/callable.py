@@ -23,14 +23,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.core.case import Case
-from accuracy.core.dtype import ARITHMETIC
+from accuracy.core.dtype import ARITHMETIC, OneOf
 from accuracy.core.errors import NOT_SHARED
 from accuracy.core.fields import default_softmax_scale
 from accuracy.core.sharding import SHARDINGS, UNEVEN, lengths_of
@@ -52,19 +52,14 @@ class Options:
     scale: `own` where it is told none and scales by D^-0.5."""
 
     fn: str = ""
-    layout: str = "bshd"
-    arithmetic: str | None = None
-    window: str | None = None
-    scale: str | None = None
+    layout: Annotated[str, OneOf(*LAYOUTS)] = "bshd"
+    arithmetic: Annotated[str, OneOf("float32", *ARITHMETIC)] | None = None
+    window: Annotated[str, OneOf("none", *arguments.WINDOWS)] | None = None
+    scale: Annotated[str, OneOf("own")] | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError where fn cannot be loaded or called so, or the layout is unknown."""
+        """Raises ValueError where fn cannot be loaded or called so."""
         found = plugins.load_function(self.fn)
-        allowed = {"layout": (*LAYOUTS,), "arithmetic": (None, "float32", *ARITHMETIC), "scale": (None, "own")}
-        allowed["window"] = None, "none", *arguments.WINDOWS
-        for name, values in allowed.items():
-            if (given := getattr(self, name)) not in values:
-                raise ValueError(f"{name}={given!r} is unknown; allowed: {', '.join(filter(None, values))}")
         if reason := uncallable(found.function, *called_with(self.layout)):
             raise ValueError(f"fn={self.fn} {reason}")
 

@@ -131,19 +131,15 @@ class Running:
             self.lse_lost[:, rows] = block_lse - self.lse[:, rows]
 
     def _merge(self, rows: slice, block_out: Tensor, block_lse: Tensor) -> None:
-        if self.out_lost is None or self.lse_lost is None:
-            self._join(rows, block_out, block_lse)
-            return
-        out, lse = self.out[:, rows], self.lse[:, rows]
-        out_lost, lse_lost = self.out_lost[:, rows], self.lse_lost[:, rows]
-        gap = (block_lse - lse) - lse_lost
-        step = torch.sigmoid(gap) * ((block_out - out) - out_lost)
-        self.out[:, rows], self.out_lost[:, rows] = _kahan(out, out_lost, step)
-        self.lse[:, rows], self.lse_lost[:, rows] = _kahan(lse, lse_lost, -F.logsigmoid(-gap))
-
-    def _join(self, rows: slice, block_out: Tensor, block_lse: Tensor) -> None:
         """Merge by the formula; on CUDA the published one is a single pass with the same roundings."""
         out, lse = self.out[:, rows], self.lse[:, rows]
+        if self.out_lost is not None and self.lse_lost is not None:
+            out_lost, lse_lost = self.out_lost[:, rows], self.lse_lost[:, rows]
+            gap = (block_lse - lse) - lse_lost
+            step = torch.sigmoid(gap) * ((block_out - out) - out_lost)
+            self.out[:, rows], self.out_lost[:, rows] = _kahan(out, out_lost, step)
+            self.lse[:, rows], self.lse_lost[:, rows] = _kahan(lse, lse_lost, -F.logsigmoid(-gap))
+            return
         kernel = available.one_pass() if self.formula == "sigmoid" and out.is_cuda else None
         if kernel is not None and kernel.merges(out, lse, block_out, block_lse):
             kernel.merge(out, lse, block_out, block_lse)

@@ -1,18 +1,17 @@
 """Split-KV decoding: few queries, all keys cut into parts, one kernel call a part, the partials joined by their lse.
 
-What flash-decoding (Dao et al. 2023) does inside one kernel, with every place where it could round as a knob. Forward
-only. Part p of n holds keys [p S/n, (p + 1) S/n), rounded down; the queries are the last positions.
+What flash-decoding (Dao et al. 2023) does inside one kernel, with every place where it could round as a knob. It is one
+step of `cached`. Part p of n holds keys [p S/n, (p + 1) S/n), rounded down; the queries are the last positions.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.dtype import Whole
-from accuracy.core.masks import Block, visible_blocks
-from accuracy.variant.base import ForwardOnly, Rank
+from accuracy.variant.base import Rank
+from accuracy.variant.cached import Cache, Cached
 from accuracy.world.base import Tensors
 
 
@@ -23,16 +22,7 @@ class Parts:
     splits: Whole = 8
 
 
-def blocks(splits: int, queries: int, keys: int, causal: bool) -> Iterator[Block]:
-    """What the queries see of each part, parts in the order of the keys; a query is at key position S - Sq + i."""
-    query_offset = keys - queries
-    for part in range(splits):
-        bounds = part * keys // splits, (part + 1) * keys // splits
-        for block in visible_blocks((query_offset, keys), bounds, causal):
-            yield block.shifted(query_offset, 0)
-
-
-class SplitKv(ForwardOnly):
+class SplitKv(Cached):
     """One kernel call a part of the keys."""
 
     def unsupported(self, case: Case) -> str | None:
@@ -45,10 +35,8 @@ class SplitKv(ForwardOnly):
 
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """q (B, Sq, H, D), k, v (B, S, Hk, D) -> out (B, Sq, H, D), lse (B, H, Sq)."""
-        running = rank.running(q)
-        for block in blocks(rank.options.splits, q.shape[1], k.shape[1], rank.causal):
-            rank.join(running, block, q, k, v)
-        return running.result(rank.dtype, rank.lse_dtype)
+        step = Cache(chunk=0, splits=rank.options.splits)
+        return await super().forward(replace(rank, options=step), q, k, v)
 
 
 SCHEDULE = SplitKv(

@@ -7,10 +7,9 @@ A schedule that asks for a transfer's receive buffers before it waits finds old 
 has sent, or, in a poisoned world, NaN.
 """
 
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,29 +82,28 @@ class SimulatedWorld:
 
     def exchange(self, tensors: Sequence[Tensor], to: int, source: int) -> Transfer:
         """See `World.exchange`."""
-        return self._transfer(self._received(self._send(tensors), source), tensors)
+        return self._start(tensors, self._received(self.number + 1, source), tensors)
 
     def all_gather(self, tensors: Sequence[Tensor]) -> Transfer:
         """See `World.all_gather`."""
-        return self._transfer(self._joined(self._send(tensors), _gathered), tensors, self.size)
+        return self._start(tensors, self._joined(self.number + 1, _gathered), tensors, self.size)
 
     def all_to_all(self, tensors: Sequence[Tensor]) -> Transfer:
         """See `World.all_to_all`."""
-        return self._transfer(self._joined(self._send(tensors), _transposed), tensors)
+        return self._start(tensors, self._joined(self.number + 1, _transposed), tensors)
 
     def reduce_scatter(self, tensors: Sequence[Tensor]) -> Transfer:
         """See `World.reduce_scatter`."""
-        return self._transfer(self._joined(self._send(tensors), _sum), [x[0] for x in tensors])
+        return self._start(tensors, self._joined(self.number + 1, _sum), [x[0] for x in tensors])
 
-    def _transfer(
-        self, arrive: Generator[str, None, Tensors], sent: Sequence[Tensor], count: int | None = None
-    ) -> Transfer:
-        return Transfer(arrive, tuple(sent), self.mail.poison, count)
-
-    def _send(self, tensors: Sequence[Tensor]) -> int:
+    def _start(
+        self, sent: Sequence[Tensor], arrive: Generator[str, None, Tensors], stale: Sequence[Tensor],
+        count: int | None = None,
+    ) -> Transfer:  # fmt: skip
+        """Send tensors. stale: what is in the receive buffers, once or `count` times, until they are waited for."""
         self.number += 1
-        self.mail.sent[self.number, self.rank] = tuple(tensors), [tensor._version for tensor in tensors]
-        return self.number
+        self.mail.sent[self.number, self.rank] = tuple(sent), [tensor._version for tensor in sent]
+        return Transfer(arrive, tuple(stale), self.mail.poison, count)
 
     def _received(self, number: int, sender: int) -> Generator[str, None, Tensors]:
         while (number, sender) not in self.mail.sent:
@@ -159,24 +157,20 @@ def run(program: Program, size: int, poison: bool = False) -> list[Results]:
     mail = Mail(poison)
     ranks = [program(SimulatedWorld(rank, size, mail)) for rank in range(size)]
     results: dict[int, Results] = {}
-    before: list[str | None] = []
+    waiting: list[str] = []
     try:
         while len(results) < size:
-            waiting = [_turn(rank, ranks[rank], results) for rank in range(size) if rank not in results]
-            if waiting == before:
-                raise Deadlock("; ".join(str(reason) for reason in waiting[:4]))
-            before = waiting
+            before, waiting = waiting, []
+            for rank in [each for each in range(size) if each not in results]:
+                try:
+                    waiting.append(str(ranks[rank].send(None)))
+                except StopIteration as finished:
+                    results[rank] = finished.value
+                except Exception as error:
+                    raise RankFailed(f"rank {rank}: {type(error).__name__}: {error}") from error
+            if waiting and waiting == before:
+                raise Deadlock("; ".join(waiting[:4]))
     finally:
         for each in ranks:
             each.close()
     return [results[rank] for rank in range(size)]
-
-
-def _turn(rank: int, program: Coroutine[Any, Any, Results], results: dict[int, Results]) -> str | None:
-    try:
-        return str(program.send(None))
-    except StopIteration as finished:
-        results[rank] = finished.value
-    except Exception as error:
-        raise RankFailed(f"rank {rank}: {type(error).__name__}: {error}") from error
-    return None

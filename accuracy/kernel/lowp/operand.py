@@ -13,7 +13,7 @@ DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 
 @dataclass(frozen=True)
 class Operand:
-    """codes: (B, H, S, D), contiguous; scales: (B, H, n), float32, each of as many tokens."""
+    """codes: (B, H, S, D), contiguous; scales: (B, H, 1), float32."""
 
     codes: Tensor
     scales: Tensor
@@ -25,14 +25,10 @@ class Operand:
 
 
 def cast(x: Tensor, word: str, policy: Policy) -> Operand:
-    """x (B, S, H, D) in the format of a name, by scales of the tensor, a head or a block of tokens."""
-    rows, form = x.transpose(1, 2), FORMATS[word]
-    tokens = policy.block if policy.granularity == "block" else rows.shape[2]
-    parts = rows.abs().amax(-1).float()
-    most = torch.nn.functional.pad(parts, (0, -parts.shape[2] % tokens)).unflatten(2, (-1, tokens)).amax(-1)
+    """x (B, S, H, D) in the format of a name, by a scale of the tensor or of each head."""
+    rows = x.transpose(1, 2)
+    most = rows.abs().amax((-2, -1)).float().unsqueeze(-1)
     most = most.amax() if policy.granularity == "tensor" else most
-    scales = scales_of(rows, form, policy, (), most)
-    per_head = scales.expand(*rows.shape[:2], most.shape[-1] if most.ndim else 1).contiguous()
-    divisors = torch.where(per_head == 0, 1.0, per_head)
-    spread = divisors.repeat_interleave(tokens, 2)[:, :, : rows.shape[2], None]
-    return Operand((rows.float() / spread).to(DTYPES[word]).contiguous(), per_head)
+    scales = scales_of(rows, FORMATS[word], policy, (), most).expand(*rows.shape[:2], 1).contiguous()
+    divisors = torch.where(scales == 0, 1.0, scales).unsqueeze(-1)
+    return Operand((rows.float() / divisors).to(DTYPES[word]).contiguous(), scales)

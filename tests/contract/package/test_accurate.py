@@ -8,8 +8,7 @@ import math
 import pytest
 
 from accuracy.package import torch_flex_context_parallel
-from accuracy.package.installed import OURS
-from tests.contract.package.driving import case_of, rows_of
+from tests.contract.package.driving import OURS, case_of, rows_of
 from tests.real_ranks import RealRanks
 
 pytestmark = pytest.mark.xdist_group("packages")

@@ -1,4 +1,4 @@
-"""Inference paths against prefill of the same tokens: which bits a cache, its pages and its steps may not change."""
+"""Inference paths against prefill of the same tokens: which bits a cache and its steps may not change."""
 
 import pytest
 
@@ -19,16 +19,12 @@ def labels(a: str, b: str) -> list[str]:
 @pytest.mark.parametrize(
     ("a", "b"),
     [
-        *((f"decode+{kernel}", f"decode/page:{page}+{kernel}") for kernel, page in  # at shuffled places
-          (("eager", 1), ("chunked", 16), ("torch_flash", 96))),
         ("decode+eager", "chunked_prefill/chunk:1+eager"),
-        ("decode/splits:3+eager", "decode/splits:3/page:8+eager"),
         ("chunked_prefill/chunk:96+eager", "single_device@1+eager"),
         ("prefix_cache/prefix:48+eager", "chunked_prefill/chunk:48+eager"),
-        ("decode/walk:true/page:96+eager", "decode+eager"),
+        ("decode/page:96+eager", "decode+eager"),
         ("decode_context_parallel@1+eager", "single_device@1+eager"),
         ("split_kv/splits:1@1+eager", "single_device@1+eager"),
-        ("decode/wire:float8_e4m3+eager", "decode/wire:float8_e4m3/page:8+eager"),
         ("prefix_cache/prefix:48/wire:float8_e5m2+eager", "chunked_prefill/chunk:48/wire:float8_e5m2+eager"),
     ],
 )  # fmt: skip
@@ -37,7 +33,7 @@ def test_paths_of_the_same_kernel_calls_are_equal(a: str, b: str) -> None:
 
 
 @pytest.mark.parametrize(("a", "b"), [
-    ("decode/splits:4", "decode/splits:5"), ("decode/walk:true/page:8", "decode/page:8"),
+    ("decode/splits:4", "decode/splits:5"), ("decode/page:8", "decode"),
     ("decode_context_parallel@4", "decode_context_parallel/reduce_dtype:accumulate/lse_base:two@4"),
 ])  # fmt: skip
 def test_another_split_merge_or_reduction_is_seen_and_is_rounding(a: str, b: str) -> None:
@@ -45,6 +41,6 @@ def test_another_split_merge_or_reduction_is_seen_and_is_rounding(a: str, b: str
     assert "beyond" not in found
 
 
-def test_pages_that_are_walked_without_pages_are_refused() -> None:
-    with pytest.raises(ConfigError, match="walk=true goes page by page"):
-        measure(*CPU, "path_a=decode/walk:true")
+def test_pages_and_parts_at_once_are_refused() -> None:
+    with pytest.raises(ConfigError, match="page=8 with splits=2"):
+        measure(*CPU, "path_a=decode/page:8/splits:2")

@@ -67,7 +67,7 @@ def test_a_mistake_stops_in_one_line() -> None:
         (words("without_mask"), "has no parameter causal or is_causal"),
         (words("wants_a_mask"), "cannot be called without attn_mask"),
         (words("with_its_own_scale", "bhsd", "problem.softmax_scale=0.5"), "takes no softmax_scale"),
-        (words("contiguous", "hsbd"), "layout='hsbd' is unknown; allowed: bshd"),
+        (words("contiguous", "hsbd"), "layout 'hsbd' is unknown; allowed: bhsd"),
         (words("contiguous", "bshd", "world=simulated"), "use world=processes"),
         (words("qkvpacked", "qkvpacked"), "needs problem.heads_kv=4, not 2"),
     ):

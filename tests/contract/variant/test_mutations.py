@@ -29,9 +29,8 @@ MUTATIONS = [
      "x.repeat(1, 1, max(1, rank.world.size // x.shape[2]), 1)", {"out", "dk"}),
     ("bpt", "min(begin + chunk, whole[1])", "min(begin + chunk, whole[1] - 1)", {"out", "lse"}),
     ("bpt", "chunks.key_chunk)", "chunks.key_chunk - 1)", set()),
-    ("split_kv", "block.shifted(query_offset, 0)", "Block(block.shifted(query_offset, 0).query, block.key, False)",
-     {"out"}),
-    ("split_kv", "rank.join(running, block, q, k, v)", "rank.join(running, block, q, k, k)", {"out"}),
+    ("cached", "seen = end if", "seen = end - 1 if", {"out"}),
+    ("cached", "v[:, :seen]", "k[:, :seen]", {"out"}),
 ]  # fmt: skip
 
 
@@ -40,9 +39,8 @@ MUTATIONS = [
 def test_a_slip_in_a_schedule_is_seen(tmp_path: Path, schedule: str, before: str, after: str, tensors: set) -> None:
     """Seen: an error above 1e-6 of the reference, where the healthy schedule is held to 1e-12; or a row that failed."""
     planting.slip(tmp_path, schedule, before, after)
-    size = 1 if schedule in ("bpt", "split_kv") else 4
-    few = ["problem.seqlen_q=30"] if schedule == "split_kv" else []
-    few += ["problem.documents=10+50+36"] if "found" in before else []
+    size = 1 if schedule in ("bpt", "cached") else 4
+    few = ["problem.documents=10+50+36"] if "found" in before else []
     results = measure("variant=broken", f"world_size={size}", "dtype=float64", *few, folders=[tmp_path])
     if (results["status"] == "failed").all():
         return

@@ -52,7 +52,7 @@ MISTAKES = {  # words, and what the line must contain
     "problem.padding=end": ("has no packed documents, which keep padding apart under a full mask",),
     "variant=split_kv world_size=1 variant.split_kv.splits=33": ("cannot cut problem.seqlen=32 keys into splits=33",),
     "variant=flash_attn_split world_size=1 kernel=eager": ("on CUDA devices: use kernel=flash_attn, not eager",),
-    "kernel=eager kernel.eager.compute_dtype=tf32": ("compute_dtype 'tf32'; allowed: input",),
+    "kernel=eager kernel.eager.compute_dtype=tf32": ("compute_dtype 'tf32' is unknown; allowed: accumulate",),
     "name=a/b": ("name='a/b'; allowed: letters, digits, - and _",),
     "variant.ring.sharding=[contiguous,zigzag]": ("['contiguous', 'zigzag'] is unknown",),
     "variant.ring=3": ("variant.ring lacks backward, forward, sharding; see configs/",),

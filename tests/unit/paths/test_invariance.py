@@ -69,8 +69,7 @@ def test_parts_of_the_keys_change_bits_from_two_on() -> None:
     found = accuracy.invariance(["eager", "decode+eager"], splits=5, pages=16, **SMALL)
     splits = found[found["axis"] == "splits"]
     assert splits.groupby("path")["value"].min().to_dict() == {"single_device@1+eager": 2, "decode@1+eager": 2}
-    pages = found[(found["axis"] == "pages") & (found["path"] == "decode@1+eager")]
-    assert pages["value"].isna().all()  # gathered, not walked
+    assert found.loc[found["axis"] == "pages", "value"].notna().any()
     one = accuracy.invariance("torch_flash", batchmates=2, **SMALL | {"heads": 1, "heads_kv": 1})
     assert (one["reason"] == "").all()  # the lse of one head comes with a stride of its own
 

@@ -61,7 +61,7 @@ def merged_by(formula: Formula, schedule: Schedule = ring.SCHEDULE) -> Schedule:
         def join(rows: slice, *block: Tensor) -> None:
             found.out[:, rows], found.lse[:, rows] = formula(found.out[:, rows], found.lse[:, rows], *block)
 
-        found._join = join
+        found._merge = join
         return found
 
     return on_rank(lambda rank: changed(rank, running=running), "forward", schedule=schedule)
