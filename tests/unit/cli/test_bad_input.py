@@ -25,7 +25,6 @@ MISTAKES = {  # words, and what the line must contain
     "reference.method=fused": ("reference.method=fused: its kernels need a CUDA device; use reference.m",),
     "precision.merge=mean": ("precision.merge 'mean' is unknown; allowed: compensated",),
     "variant.ring.forward=no.such": ("no.such cannot be loaded", "No module named 'no'"),
-    "kernel=every kernel.every.exclude=[eagre]": ("'eagre' is unknown", "mean eager?"),
     "--verbose": ("unrecognized arguments: --verbose; write KEY=VALUE",),
     "--config-dir=nowhere": ("config directory '", "nowhere' not found"),
     # types and ranges
