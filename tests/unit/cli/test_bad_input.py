@@ -63,7 +63,6 @@ MISTAKES = {  # words, and what the line must contain
     "+variant=zigzag": ("+variant=zigzag is a second choice of variant; write variant=zigzag",),
     "+=zigzag": ("'+=zigzag' has no key; write KEY=VALUE",),
     # a sweep's second job
-    "-m variant=ring,nope": ("variant 'nope' is unknown; allowed: bpt, ",),
     "variant=[]": ("configuration key 'variant' has no value; give one",),
     "kernel=null": ("must be a string or a list", "--help"),
     # syntax
