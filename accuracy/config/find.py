@@ -56,9 +56,10 @@ def variants(nodes: Any, folders: Sequence[Path]) -> Iterator[Variant]:
             raise unknown(f"variant.{name}.sharding", node["sharding"], (*SHARDINGS, LENGTHS))
         forward, backward = (part("variant", node[way], folders) for way in ("forward", "backward"))
         names = _function_names(node.get("fn"), set(nodes) - {name}) if name == "callable" else {}
-        for options in _combined(f"variant.{name}", {key: node[key] for key in node if key not in CODE}):
-            called = names.get(dict(options).get("fn"), name)
-            yield Variant(called, node["sharding"], forward, backward, options)
+        knobs = {key: node[key] for key in sorted(node) if key not in CODE}
+        for options in combinations(f"variant.{name}", knobs):
+            called = names.get(options.get("fn"), name)
+            yield Variant(called, node["sharding"], forward, backward, tuple(options.items()))
 
 
 def is_shorthand(node: Any) -> bool:
@@ -95,8 +96,8 @@ def parts(kind: str, nodes: Any, folders: Sequence[Path]) -> Iterator[Part]:
         else:
             node = dict(mapping(f"{kind}.{name}", given or {}))
             found = part(kind, node.pop("code", name), folders)
-            for options in _combined(f"{kind}.{name}", node):
-                yield Part(name, found.source, options)
+            for options in combinations(f"{kind}.{name}", dict(sorted(node.items()))):
+                yield Part(name, found.source, tuple(options.items()))
 
 
 def part(kind: str, name: Any, folders: Sequence[Path] = ()) -> Part:
@@ -125,10 +126,6 @@ def sources(kind: str, folders: Sequence[Path] = ()) -> dict[str, str]:
         if code := re.search(r"^code: *(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE):
             found[path.stem] = code[1]
     return found
-
-
-def _combined(where: str, given: Any) -> Iterator[tuple[tuple[str, Any], ...]]:
-    return (tuple(each.items()) for each in combinations(where, dict(sorted(mapping(where, given).items()))))
 
 
 def complete_variant(variant: Variant) -> Variant:

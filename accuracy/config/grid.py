@@ -11,6 +11,9 @@ from accuracy.core.case import Case, Other, Part, Variant
 from accuracy.core.dtype import INPUT_FORMATS, Precision, held
 from accuracy.core.errors import ConfigError
 
+ONE_HOT, OTHER_PATH = Part("one_hot", "accuracy.explain.one_hot"), Part("other_path", "accuracy.paths.other_path")
+"""Observers that go with a case's inputs, and with its other path."""
+
 
 def cases_of(configuration: Configuration) -> Iterator[Case]:
     """The product, slowest axis first: what is costly to prepare (inputs, reference, single device) changes least
@@ -20,23 +23,14 @@ def cases_of(configuration: Configuration) -> Iterator[Case]:
         configuration.problems, configuration.inputs, configuration.seeds,
         configuration.dtypes, configuration.kernels,
     ):  # fmt: skip
+        of_inputs = (ONE_HOT,) if inputs.name == "one_hot" else ()
         for path, against in pairs[kernel]:
             yield Case(
                 problem, inputs, seed, held(dtype), path.variant, path.kernel, path.forward_precision,
                 path.backward_precision, path.precision_text, path.world, path.world_size, configuration.device,
-                _observers(configuration, inputs, against), against,
+                (*configuration.observers, *of_inputs, *((OTHER_PATH,) if against else ())), against,
                 dtype if dtype in INPUT_FORMATS else "",
             )  # fmt: skip
-
-
-def _observers(configuration: Configuration, inputs: Part, against: Other | None) -> tuple[Part, ...]:
-    """The observers that were chosen, and those that go with a case's inputs and its other path."""
-    found = list(configuration.observers)
-    if inputs.name == "one_hot":
-        found.append(Part("one_hot", "accuracy.explain.one_hot"))
-    if against is not None:
-        found.append(Part("other_path", "accuracy.paths.other_path"))
-    return tuple(found)
 
 
 def _pairs(configuration: Configuration, kernel: Part) -> Iterator[tuple[Other, Other | None]]:
@@ -87,28 +81,24 @@ def _resolved(variant: Variant, kernel: Part, overrides: Mapping[str, str], worl
 
 
 def stop_at_useless_knobs(configuration: Configuration) -> None:
-    """Raises ConfigError for a rounding place that none of the variants has."""
+    """Raises ConfigError for a rounding place that none of the variants has, and for numbers of ranks, or a kernel,
+    that were given where each path has its own."""
+    paths = (*configuration.paths_a, *configuration.paths_b)
     known = {place for variant in configuration.variants for _, places in _roundings(variant) for place in places}
-    for path in (*configuration.paths_a, *configuration.paths_b):
+    for path in paths:
         for place in dict(path.precision):
             if not any(place in places for _, places in _roundings(path.variant)):
                 raise ConfigError(f"{place} changes nothing in the path {path.variant.name}; drop it or choose a ring")
-    _stop_at_unused_run_settings(configuration)
-    for place in (place for overrides in configuration.precisions for place in overrides):
-        if place not in known:
-            names = ", ".join(variant.name for variant in configuration.variants)
-            raise ConfigError(f"precision.{place} changes nothing in {names}; drop it or choose a ring")
-
-
-def _stop_at_unused_run_settings(configuration: Configuration) -> None:
-    """Raises ConfigError for numbers of ranks, or a kernel, that were given where each path has its own."""
-    paths = (*configuration.paths_a, *configuration.paths_b)
     own_sizes = all(each.world_size or _is_of_one_device(each) for each in paths)
     if paths and own_sizes and "world_size" in configuration.given and configuration.world_sizes != (1,):
         raise ConfigError("world_size changes nothing: each path has its own number of ranks; write NAME@WORLD_SIZE")
     own_kernels = all(each.kernel for each in paths)
     if paths and own_kernels and "kernel" in configuration.given and configuration.kernels[0].name != "auto":
         raise ConfigError("kernel changes nothing: each path has its own; write NAME+KERNEL")
+    for place in (place for overrides in configuration.precisions for place in overrides):
+        if place not in known:
+            names = ", ".join(variant.name for variant in configuration.variants)
+            raise ConfigError(f"precision.{place} changes nothing in {names}; drop it or choose a ring")
 
 
 def _is_of_one_device(path: NamedPath) -> bool:

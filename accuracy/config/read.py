@@ -67,10 +67,6 @@ def _share(value: Any) -> bool | None:
     return None if value == AUTO else value
 
 
-def _limit(value: Any) -> Any:
-    return math.inf if value is None else value
-
-
 @dataclass(frozen=True)
 class Configuration:
     """A run: its axes, each a tuple, and where it goes. Raises ConfigError for workers beside real ranks."""
@@ -88,7 +84,9 @@ class Configuration:
     device: Annotated[str, OneOf(*DEVICES)]
     workers: Annotated[int, BeforeValidator(_workers)]  # processes that measure cases side by side, at most
     threads: Whole  # of the processor, in each process of a run on a CPU
-    case_seconds: Annotated[float, Gt(0), BeforeValidator(_limit)]  # time limit of a case; infinite: none
+    case_seconds: Annotated[
+        float, Gt(0), BeforeValidator(lambda given: math.inf if given is None else given)
+    ]  # time limit of a case; infinite: none
     observers: SkipValidation[tuple[Part, ...]]  # the questions asked of every case beside its errors
     paths_a: SkipValidation[tuple[NamedPath, ...]]  # in place of variants, where there are any
     paths_b: SkipValidation[tuple[NamedPath, ...]]  # what each path is compared with, too
@@ -164,17 +162,12 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
     built["given"] = tuple(config.get("given", ()))
     built["observers"] = tuple(observers(config, folders))
     also = {"also": ()} if "also" in config else {}
-    main = check(Configuration, "", {**_flat(config), **built, **also})
-    return replace(main, also=tuple(_also(config, folders)))
-
-
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with the keys of the chosen world beside the others, by their paths."""
     flat = {key: value for key, value in config.items() if key not in ("world", *OLD_KEYS)}
     for world, knobs in mapping("world", config.get("world", {})).items():
         flat["world"] = world if "world" not in flat else list(config["world"])
         flat |= {f"world.{world}.{key}": value for key, value in mapping(f"world.{world}", knobs).items()}
-    return flat
+    main = check(Configuration, "", {**flat, **built, **also})
+    return replace(main, also=tuple(_also(config, folders)))
 
 
 def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterator[Configuration]:

@@ -13,7 +13,7 @@ import torch
 
 from accuracy.config.read import Configuration
 from accuracy.core import plugins
-from accuracy.core.case import Case, Variant
+from accuracy.core.case import Case
 from accuracy.execute import start, worker
 from accuracy.execute.plan import Planned
 from accuracy.execute.worker import Work
@@ -91,13 +91,9 @@ def _needs_no_other(each: Planned) -> bool:
     """Return whether a case needs no other process: it is of a function given as an object, on one rank or beside such
     a function."""
     case = each.case
-    if case.against is not None and case.world == "simulated" and _is_given(case.against.variant):
-        return True
-    return case.world_size == 1 and _is_given(case.variant)
-
-
-def _is_given(variant: Variant) -> bool:
-    return plugins.is_handed_over(str(dict(variant.options).get("fn", "")))
+    variants = [case.variant] if case.world_size == 1 else []
+    variants += [case.against.variant] if case.against is not None and case.world == "simulated" else []
+    return any(plugins.is_handed_over(str(dict(variant.options).get("fn", ""))) for variant in variants)
 
 
 def task_of(

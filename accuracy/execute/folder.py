@@ -31,8 +31,15 @@ def opened(folder: Path, device: str) -> Iterator[None]:
     written, is another run's at the moment, or holds rows of another code or device."""
     make_writable("output_dir", folder)
     with _locked(folder):
-        _must_fit(folder, device)
-        for path in (each for place in (folder, *(folder / name for name in table.DATASETS)) for each in _files(place)):
+        if (folder / "run.json").exists():
+            earlier = table.read_run(folder)["fingerprint"]
+            now = json.loads(json.dumps(fingerprint(device), default=str))
+            if changed := sorted(key for key in now if earlier.get(key) != now[key]):
+                details = "; ".join(f"{key} was {earlier.get(key)}, is {now[key]}" for key in changed[:3])
+                holds = f"output_dir={folder} holds rows of another setting"
+                raise ConfigError(f"{holds} ({details}); choose another output_dir")
+        places = (folder, *(folder / name for name in table.DATASETS))
+        for path in (each for place in places for each in place.glob("*") if each.is_file()):
             if LEFT.fullmatch(path.name):
                 path.unlink()
             elif path.parent != folder and path.suffix != ".parquet":
@@ -48,10 +55,6 @@ def make_writable(where: str, folder: Path) -> None:
             file.write(bytes(2**16))  # more than a small case has
     except OSError as error:
         raise ConfigError(f"{where}={folder} cannot be written ({error.strerror}); choose another") from error
-
-
-def _files(folder: Path) -> list[Path]:
-    return [each for each in folder.iterdir() if each.is_file()] if folder.is_dir() else []
 
 
 @contextmanager
@@ -72,17 +75,6 @@ def _locked(folder: Path) -> Iterator[None]:
             file.write(f"process {os.getpid()} on {socket.gethostname()}")
             file.flush()
         yield
-
-
-def _must_fit(folder: Path, device: str) -> None:
-    if not (folder / "run.json").exists():
-        return
-    earlier = table.read_run(folder)["fingerprint"]
-    now = json.loads(json.dumps(fingerprint(device), default=str))
-    changed = sorted(key for key in now if earlier.get(key) != now[key])
-    if changed:
-        details = "; ".join(f"{key} was {earlier.get(key)}, is {now[key]}" for key in changed[:3])
-        raise ConfigError(f"output_dir={folder} holds rows of another setting ({details}); choose another output_dir")
 
 
 def set_other_code_aside(folder: Path, plans: Sequence[Planned], files: dict[str, storage.CaseFile]) -> str:

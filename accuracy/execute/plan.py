@@ -105,20 +105,14 @@ def _planned(drawn: Case, free_bytes: int | None, ranks: int | None) -> Planned:
     if reason := next(filter(None, _reasons(case, ranks)), None):
         return Planned(case, reason)
     needed = bytes_needed(case)
-    reason = _too_large(case, needed, free_bytes) or next(filter(None, _reasons_of_other(case, free_bytes)), None)
+    reason = _too_large(case, needed, free_bytes)
+    if case.against is not None and not reason:
+        if case.against.world == "processes" and case.against.world_size > 1:
+            reason = f"{case.against.text}: a function of several ranks goes into path_a, the other path into path_b"
+        reason = reason or next(filter(None, _reasons(case.other, None)), None)
+        reason = reason or _too_large(case.other, bytes_needed(case.other), free_bytes)
+        reason = reason and f"path_b: {reason}"
     return Planned(case, reason, needed)
-
-
-def _reasons_of_other(case: Case, free_bytes: int | None) -> Iterator[str | None]:
-    """Yield why the path that the case is compared with cannot be run."""
-    if case.against is None:
-        return
-    if case.against.world == "processes" and case.against.world_size > 1:
-        yield f"path_b={case.against.text}: a function of several ranks goes into path_a, the other path into path_b"
-    for reason in _reasons(case.other, None):
-        yield reason and f"path_b: {reason}"
-    reason = _too_large(case.other, bytes_needed(case.other), free_bytes)
-    yield reason and f"path_b: {reason}"
 
 
 @cache

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from accuracy.config.find import complete_part, complete_variant
 from accuracy.config.read import AUTO_WORKERS, PROCESSORS, Configuration, read
 from accuracy.core import plugins
-from accuracy.core.case import Variant
 from accuracy.core.errors import ConfigError
 from accuracy.runtime import device as devices
 from accuracy.runtime.arguments import takes
@@ -38,7 +37,13 @@ def settled(configuration: Configuration) -> Configuration:
         )
         for path in (*configuration.paths_a, *configuration.paths_b)
     ]
-    _must_know_masks([*variants, *(each.variant for each in paths)], configuration.given)
+    for variant in (*variants, *(each.variant for each in paths)):
+        name, given = str(dict(variant.options).get("fn", "")), configuration.given
+        if name and "problem.mask" not in given and not takes(plugins.load_function(name).function, "causal"):
+            raise ConfigError(
+                f"{variant.name} has no parameter causal or is_causal; say which mask it computes: mask=full or"
+                " mask=causal (on the command line problem.mask=full)"
+            )
     return replace(
         configuration,
         variants=variants,
@@ -51,17 +56,6 @@ def settled(configuration: Configuration) -> Configuration:
         workers=_workers(configuration, device),
         also=tuple(map(settled, configuration.also)),
     )
-
-
-def _must_know_masks(variants: Sequence[Variant], given: Sequence[str]) -> None:
-    """Raises ConfigError for a function that nobody can tell the mask, where nobody said which one it computes."""
-    for variant in variants:
-        name = str(dict(variant.options).get("fn", ""))
-        if name and "problem.mask" not in given and not takes(plugins.load_function(name).function, "causal"):
-            raise ConfigError(
-                f"{variant.name} has no parameter causal or is_causal; say which mask it computes: mask=full or"
-                " mask=causal (on the command line problem.mask=full)"
-            )
 
 
 def _backend(configuration: Configuration, device: str) -> str:

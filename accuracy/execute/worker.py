@@ -61,7 +61,15 @@ class Work:
 def seconds_allowed(case: Case, case_seconds: float) -> float:
     """Return the seconds that a case may take. case_seconds: as configured; infinite: an hour, and more for large
     cases."""
-    return case_seconds if case_seconds < math.inf else HOUR + _operations(case) / SLOWEST[case.device]
+    if case_seconds < math.inf:
+        return case_seconds
+    runs = 3
+    for part in case.observers:
+        observer = plugins.load(part.source)
+        of_case = getattr(observer, "runs", None)
+        runs += of_case(case, plugins.build_options(observer, part.options)) if of_case else 1
+    # forwards have two products each, backwards five
+    return HOUR + runs * 14 * case.problem.pairs * case.problem.head_dim / SLOWEST[case.device]
 
 
 def seconds_text(case: Case, case_seconds: float) -> str:
@@ -69,16 +77,6 @@ def seconds_text(case: Case, case_seconds: float) -> str:
     if case_seconds < math.inf:
         return f"case_seconds={case_seconds:g}"
     return f"{seconds_allowed(case, case_seconds):.0f} s, the limit of its size; case_seconds=SECONDS sets another"
-
-
-def _operations(case: Case) -> float:
-    """Return the operations of all forwards (two products each) and backwards (five) that a case runs."""
-    runs = 3
-    for part in case.observers:
-        observer = plugins.load(part.source)
-        of_case = getattr(observer, "runs", None)
-        runs += of_case(case, plugins.build_options(observer, part.options)) if of_case else 1
-    return float(runs * 14 * case.problem.pairs * case.problem.head_dim)
 
 
 def write(folder: Path, case: Case, measured: Measured) -> str:

@@ -99,25 +99,21 @@ def in_turn(case: Case, targets: Targets, results: Sequence[Results]) -> Iterato
             continue
         if len(returned) < len(ranks):
             raise RuntimeError(f"only some ranks returned {name}")
-        _check(case, name, returned, targets.target(case, name).values)
+        reference, expected = targets.target(case, name).values, tensor_dtype(name, case.dtype)
+        if name == "lse" and schedule_of(case.variant.forward).any_lse_dtype:
+            expected = _word(returned[0])
+        shape = (reference.transpose(-1, -2) if name == "lse" else reference).shape[1:]
+        for x in returned:  # a fault of the variant, not something to broadcast or cast away
+            if x.shape != shape:
+                raise WrongResult(f"{name} came as {tuple(x.shape)}, expected {tuple(shape)}")
+            if _word(x) != expected:
+                raise WrongResult(f"{name} came as {_word(x)}, expected {expected}")
         stacked = torch.stack(returned).double()
         if name == "out":
             delta = (targets.dout(case) * stacked).sum(-1)
         yield name, stacked.transpose(-1, -2) if name == "lse" else stacked
     if delta is not None:
         yield "delta", delta
-
-
-def _check(case: Case, name: str, ranks: Sequence[Tensor], reference: Tensor) -> None:
-    """A wrong shape or dtype is a fault of the variant, not something to broadcast or cast away."""
-    expected = tensor_dtype(name, case.dtype)
-    any_dtype = name == "lse" and schedule_of(case.variant.forward).any_lse_dtype
-    shape = (reference.transpose(-1, -2) if name == "lse" else reference).shape[1:]
-    for x in ranks:
-        if x.shape != shape:
-            raise WrongResult(f"{name} came as {tuple(x.shape)}, expected {tuple(shape)}")
-        if x.dtype != (ranks[0].dtype if any_dtype else getattr(torch, expected)):
-            raise WrongResult(f"{name} came as {_word(x)}, expected {_word(ranks[0]) if any_dtype else expected}")
 
 
 def _word(x: Tensor) -> str:

@@ -186,7 +186,11 @@ def answer(observation: Observation, options: Options) -> Answer:
         again = (observation.again().results for _ in range(options.repeat))
         found |= columns(observation.ran.repeats or repeated(results, again))
     if options.poison:
-        note("poisoned", _compare(results, _poisoned(observation).results, _newly_nonfinite))
+        guarded = [Guarded(rank) for rank in observation.shards]
+        ran = observation.again([each.tensors for each in guarded], poison=True)
+        for rank, each in enumerate(guarded):
+            each.check(rank)
+        note("poisoned", _compare(results, ran.results, _newly_nonfinite))
     if options.unwaited and case.world == "simulated":
         note("unwaited", _compare(results, observation.again(unwaited=True).results, _newly_nonfinite))
     if options.future and case.problem.causal:
@@ -230,15 +234,6 @@ class Guarded:
         for buffer in self._buffers:
             if int(buffer.isnan().sum()) < 2 * GUARD_ELEMENTS:
                 raise WrongResult(f"rank {rank} wrote next to its inputs, outside of its tensors")
-
-
-def _poisoned(observation: Observation) -> Ran:
-    """Run the case with its inputs amid NaN, in a world whose fresh memory is NaN. Raises WrongResult."""
-    guarded = [Guarded(rank) for rank in observation.shards]
-    ran = observation.again([each.tensors for each in guarded], poison=True)
-    for rank, each in enumerate(guarded):
-        each.check(rank)
-    return ran
 
 
 def other_future(case: Case, rank: int, shards: Tensors) -> Tensors:

@@ -6,7 +6,7 @@ import re
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -59,8 +59,11 @@ def free_bytes(device: str) -> int | None:
             return int(torch.cuda.get_device_properties().total_memory - torch.cuda.device_memory_used())
         except Exception:  # no nvidia-ml-py, or what it raises of a part of a GPU
             return int(torch.cuda.mem_get_info()[0])
-    known = [each for each in (_status_bytes("/proc/meminfo", "MemAvailable"), _group_bytes()) if each is not None]
-    return min(known, default=None)
+    known = [_status_bytes("/proc/meminfo", "MemAvailable")]
+    with suppress(OSError, ValueError):  # what a container's memory limit leaves (control groups, version 2)
+        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{each}").read_text()) for each in ("max", "current"))
+        known.append(limit - used)
+    return min((each for each in known if each is not None), default=None)
 
 
 @dataclass
@@ -75,7 +78,16 @@ class Cost:
 def measured(device: str) -> Iterator[Cost]:
     """Time and peak memory of the body. CUDA: allocated bytes; CPU: growth of the resident set."""
     cost = Cost()
-    before = _reset_peak(device)
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before: int | None = torch.cuda.memory_allocated()
+    else:
+        before = None
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)  # freed memory goes back first: reusing it would not show as growth
+            Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak of the resident set starts anew
+            before = _status_bytes("/proc/self/status", "VmRSS")
     begin = time.perf_counter()
     yield cost
     if device == "cuda":
@@ -101,28 +113,6 @@ def poisoned(wanted: bool) -> Iterator[None]:
             yield
         finally:
             filling.fill_uninitialized_memory = filled
-
-
-def _reset_peak(device: str) -> int | None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        return int(torch.cuda.memory_allocated())
-    try:
-        ctypes.CDLL(None).malloc_trim(0)  # freed memory goes back first: reusing it would not show as growth
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak of the resident set starts anew
-    except (OSError, AttributeError):
-        return None
-    return _status_bytes("/proc/self/status", "VmRSS")
-
-
-def _group_bytes() -> int | None:
-    """What a container's memory limit leaves (control groups, version 2)."""
-    try:
-        limit, used = (Path(f"/sys/fs/cgroup/memory.{each}").read_text().strip() for each in ("max", "current"))
-        return None if limit == "max" else int(limit) - int(used)
-    except (OSError, ValueError):
-        return None
 
 
 def _status_bytes(path: str, key: str) -> int | None:

@@ -44,6 +44,7 @@ END_SECONDS = 60.0
 LOGGERS = ("torch.distributed.elastic", "torch.multiprocessing.spawn", "torchelastic-events-null")
 """What torch's agent says of its processes, which the rows of the cases say, too."""
 TRIES_WITHOUT_A_CASE = 2
+RAISED = "raised."  # and its number: the file into which a rank writes what ended it
 
 
 Lead = Callable[[Task, Ranks, Sequence[Planned]], Iterator[Any]]
@@ -176,8 +177,13 @@ class Agent(LocalElasticAgent):
         context: Any = self._pcontext
         codes = [process.exitcode for process in context._pc.processes]
         ended = [(rank, code) for rank, code in enumerate(codes) if code is not None]
-        note = partial(journal.note_end, self.task.folder)
-        texts = [note(rank, code, _raised(self.rendezvous_folder, rank)) for rank, code in ended]
+        texts = []
+        for rank, code in ended:
+            raised, text = self.rendezvous_folder / f"{RAISED}{rank}", ""
+            with suppress(OSError):
+                text = raised.read_text()
+                raised.unlink()
+            texts.append(journal.note_end(self.task.folder, rank, code, text))
         self.ended = " and ".join(filter(None, texts)) or self.ended
         size = sum(word not in ("ended", "final") for word, _ in journal.lines(self.task.folder)[0])
         self.idle = self.idle + 1 if size == self.journal_size else 0
@@ -240,20 +246,6 @@ def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path
         own_process.end_if_forked()
         rank = int(os.environ["RANK"])
         with suppress(OSError):  # of a full disk: `measure` says so
-            _end_file(rendezvous_folder, rank).write_text(located(error))
+            (rendezvous_folder / f"{RAISED}{rank}").write_text(located(error))
             storage.write_traceback(task.folder, "ranks", traceback_of(error), rank)
         os._exit(1)
-
-
-def _end_file(folder: Path, rank: int) -> Path:
-    """Where a rank leaves what ended it."""
-    return folder / f"raised.{rank}"
-
-
-def _raised(folder: Path, rank: int) -> str:
-    """Take what a rank left there."""
-    with suppress(OSError):
-        text = _end_file(folder, rank).read_text()
-        _end_file(folder, rank).unlink()
-        return text
-    return ""

@@ -24,7 +24,6 @@ MISTAKES = {  # words, and what the line must contain
     "+problem.seqlens=2": ("problem key 'seqlens' is unknown", "did you mean seqlen?"),
     "precision.merge=mean": ("precision.merge 'mean' is unknown; allowed: compensated",),
     "variant.ring.forward=no.such": ("no.such cannot be loaded", "No module named 'no'"),
-    "kernel=every kernel.every.exclude=[eagre]": ("'eagre' is unknown", "mean eager?"),
     "--verbose": ("unrecognized arguments: --verbose; write KEY=VALUE",),
     "--config-dir=nowhere": ("config directory '", "nowhere' not found"),
     # types and ranges
@@ -63,7 +62,6 @@ MISTAKES = {  # words, and what the line must contain
     "+variant=zigzag": ("+variant=zigzag is a second choice of variant; write variant=zigzag",),
     "+=zigzag": ("'+=zigzag' has no key; write KEY=VALUE",),
     # a sweep's second job
-    "-m variant=ring,nope": ("variant 'nope' is unknown; allowed: bpt, ",),
     "variant=[]": ("configuration key 'variant' has no value; give one",),
     "kernel=null": ("must be a string or a list", "--help"),
     # syntax
