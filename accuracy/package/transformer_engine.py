@@ -29,6 +29,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.package import flash_attn_stand_in, installed, substitutes
 from accuracy.variant.base import Rank
+from accuracy.world.processes import variable
 
 DISTRIBUTION = PACKAGE = "transformer_engine"
 EXTENSION = "transformer_engine_torch"
@@ -114,7 +115,8 @@ def modules() -> dict[str, ModuleType]:
         importlib.import_module(BACKENDS)
         return {}
     stand_ins = {EXTENSION: _extension(), UNUSED: _Mock(UNUSED)}
-    with substitutes.modules(stand_ins), _without_libraries(), warnings.catch_warnings():
+    building = variable("NVTE_PROJECT_BUILDING", "1")  # without its libraries it refuses to be imported otherwise
+    with substitutes.modules(stand_ins), building, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the extension is missing
         try:
             importlib.import_module(PACKAGE)
@@ -134,21 +136,6 @@ def load() -> bool:
     new = not modules.cache_info().currsize
     modules()
     return new
-
-
-@contextmanager
-def _without_libraries() -> Iterator[None]:
-    """The package refuses to be imported without its libraries unless it is being built. No other variable of the
-    environment changes: other threads may read it."""
-    before = os.environ.get("NVTE_PROJECT_BUILDING")
-    os.environ["NVTE_PROJECT_BUILDING"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["NVTE_PROJECT_BUILDING"]
-        else:
-            os.environ["NVTE_PROJECT_BUILDING"] = before
 
 
 @contextmanager
