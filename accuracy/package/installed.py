@@ -1,10 +1,40 @@
-"""Is a third-party package there (asked without importing it), and can it serve a case?"""
+"""Is a third-party package there (asked without importing it), can it serve a case, and what is it compared with?
+
+No torch here: claims read `OURS`.
+"""
 
 from collections.abc import Collection
 
 from accuracy.core import plugins
 from accuracy.core.case import Case
 
+OURS = {
+    "ring_flash_attn_ring": "ring",
+    "ring_flash_attn_zigzag": "zigzag",
+    "ring_flash_attn_stripe": "striped",
+    "ring_flash_attn_llama3": "llama3",
+    "ring_flash_attn_llama3_ring": "llama3_ring",
+    "torch_context_parallel_allgather": "ring",
+    "torch_context_parallel_allgather_balanced": "zigzag",
+    "torch_context_parallel_alltoall": "ring",
+    "torch_context_parallel_alltoall_balanced": "zigzag",
+    "torch_context_parallel_public": "zigzag",
+    "yunchang_ring": "ring",
+    "yunchang_zigzag": "zigzag",
+    "yunchang_stripe": "striped",
+    "yunchang_ulysses": "ulysses",
+    "yunchang_hybrid": "usp",
+    "ring_attention_pytorch_ring": "ring",
+    "ring_attention_pytorch_striped": "striped",
+    "ringmaster_ring": "ring",
+    "ringmaster_allgather": "llama3",
+    "ringmaster_zigzag": "zigzag",
+    "ringmaster_distflash": "ring",
+    "transformer_engine_p2p": "te_p2p",
+    "transformer_engine_all_gather": "te_all_gather",
+    "transformer_engine_a2a": "te_a2a",
+}
+"""Which of our variants has the schedule of a published one."""
 UNBALANCED = "torch balances the work of causal masks only; set problem.mask=causal or use an unbalanced variant"
 
 

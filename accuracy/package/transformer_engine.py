@@ -29,6 +29,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.package import flash_attn_stand_in, installed, substitutes
 from accuracy.variant.base import Rank
+from accuracy.world.processes import variable
 
 DISTRIBUTION = PACKAGE = "transformer_engine"
 EXTENSION = "transformer_engine_torch"
@@ -68,16 +69,13 @@ def surroundings(rank: Rank) -> Iterator[None]:
     """The package's calls of flash-attn go to the kernel of the case; on a CPU it meets no CUDA."""
     with substitutes.of(rank) as kernel, in_place() as (module, backends), ExitStack() as stack:
         if not substitutes.is_flash_attn(kernel):
-            stack.enter_context(substitutes.names(backends, **_stand_in(kernel)))
+            interface = flash_attn_stand_in.interface(kernel)
+            ours = {theirs: getattr(interface, name) for theirs, name in zip(CALLED, LOW_LEVEL, strict=True)}
+            stack.enter_context(substitutes.names(backends, **ours))
             stack.enter_context(substitutes.names(module.fa_utils, **dict.fromkeys(VERSIONS, True)))
         if not torch.cuda.is_available():
             stack.enter_context(_without_cuda(module))
         yield
-
-
-def _stand_in(kernel: Any) -> dict[str, Any]:
-    interface = flash_attn_stand_in.interface(kernel)
-    return {theirs: getattr(interface, name) for theirs, name in zip(CALLED, LOW_LEVEL, strict=True)}
 
 
 @contextmanager
@@ -106,11 +104,7 @@ class _Once:
         self.done = True
 
 
-def _nothing(other: Any) -> None:
-    """No work is under way on a CPU."""
-
-
-_Stream = partial(SimpleNamespace, wait_stream=_nothing, wait_event=_nothing, record_event=_nothing)
+_Stream = partial(SimpleNamespace, **dict.fromkeys(("wait_stream", "wait_event", "record_event"), lambda other: None))
 
 
 @cache
@@ -121,7 +115,8 @@ def modules() -> dict[str, ModuleType]:
         importlib.import_module(BACKENDS)
         return {}
     stand_ins = {EXTENSION: _extension(), UNUSED: _Mock(UNUSED)}
-    with substitutes.modules(stand_ins), _without_libraries(), warnings.catch_warnings():
+    building = variable("NVTE_PROJECT_BUILDING", "1")  # without its libraries it refuses to be imported otherwise
+    with substitutes.modules(stand_ins), building, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the extension is missing
         try:
             importlib.import_module(PACKAGE)
@@ -131,23 +126,9 @@ def modules() -> dict[str, ModuleType]:
                 importlib.import_module(name)
             vars(sys.modules[CONTEXT_PARALLEL])["get_cudnn_version"] = lambda: CUDNN
         finally:
-            found = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_ours(name)}
+            ours = [each for each in sys.modules if each == EXTENSION or each.partition(".")[0] == PACKAGE]
+            found = {name: sys.modules.pop(name) for name in ours}
     return found
-
-
-@contextmanager
-def _without_libraries() -> Iterator[None]:
-    """The package refuses to be imported without its libraries unless it is being built. No other variable of the
-    environment changes: other threads may read it."""
-    before = os.environ.get("NVTE_PROJECT_BUILDING")
-    os.environ["NVTE_PROJECT_BUILDING"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["NVTE_PROJECT_BUILDING"]
-        else:
-            os.environ["NVTE_PROJECT_BUILDING"] = before
 
 
 @contextmanager
@@ -155,10 +136,6 @@ def in_place() -> Iterator[tuple[Any, Any]]:
     """Inside, the package can be imported: its modules `context_parallel` and `backends`."""
     with substitutes.modules(modules()):
         yield sys.modules[CONTEXT_PARALLEL], sys.modules[BACKENDS]
-
-
-def _is_ours(name: str) -> bool:
-    return name in (PACKAGE, EXTENSION) or name.startswith(f"{PACKAGE}.")
 
 
 class _Mock(ModuleType):

@@ -76,7 +76,8 @@ def hybrid(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: floa
     process_groups = importlib.import_module("yunchang.globals").PROCESS_GROUP
     process_groups.ULYSSES_PG, process_groups.RING_PG = substitutes.rows_and_columns(group, ULYSSES_DEGREE)
     ours = by_document([q.shape[1] * size], "contiguous", size)
-    theirs = [ours[rank] for rank in _chunks(size)]
+    places = range(size // ULYSSES_DEGREE)  # of each pair of ranks, the ring's front chunk and the mirrored back one
+    theirs = [ours[chunk] for place in places for chunk in (place, size - 1 - place)]
     attention = importlib.import_module(PACKAGE).LongContextAttention(ring_impl_type="zigzag")
     out: Tensor = attention(
         *(Exchange.apply(x, ours, theirs, group) for x in (q, k, v)),
@@ -84,8 +85,3 @@ def hybrid(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: floa
     )  # fmt: skip
     exchanged: Tensor = Exchange.apply(out, theirs, ours, group)
     return exchanged
-
-
-def _chunks(size: int) -> list[int]:
-    """Which chunk of the sequence each rank holds: of each pair, the ring's front chunk, then the mirrored back one."""
-    return [chunk for place in range(size // ULYSSES_DEGREE) for chunk in (place, size - 1 - place)]

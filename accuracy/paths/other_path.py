@@ -1,8 +1,4 @@
-"""The path that a case is compared with, run on the case's inputs: its tensors of the whole sequence, and the numbers.
-
-Results of a path are kept for the next cases of the same inputs, as far as they are small: of P x P pairs, P paths are
-run again.
-"""
+"""The path that a case is compared with, run on the case's inputs: its tensors of all tokens, and the numbers."""
 
 import math
 from collections.abc import Sequence
@@ -28,27 +24,14 @@ from accuracy.paths import drift
 from accuracy.runtime.rounding import by_heads
 from accuracy.runtime.sharding import cut, sharding_of, token_map
 
-KEPT_BYTES = 2**28
 EIGHT_BITS = "quantised"
 HEALTHY = plugins.default_part(eager.__name__)
-
-
-def other_tensors(case: Case, targets: Targets) -> Named:
-    """Return out, lse, dq, dk, dv of the path that the case is compared with, run on its inputs."""
-    other, memory = case.other, targets.memory
-    if other in memory:
-        return memory[other]
-    found = run(other, targets.given.tensors)
-    others = [each for key, each in memory.items() if isinstance(key, Case)]
-    if sum(x.nbytes for each in (*others, found) for x in each.values()) <= KEPT_BYTES:
-        memory[other] = found
-    return found
 
 
 def answer(observation: Observation, options: None) -> Answer:
     """Of each tensor that both paths have: its columns of the table, by ranks, and those of positions, by bins."""
     case, targets = observation.case, observation.targets
-    a, b = joined(case, observation.results), other_tensors(case, targets)
+    a, b = joined(case, observation.results), run(case.other, targets.given.tensors)
     healthy, natural = _healthy(case, targets), targets.natural(case.problem)
     by_rank, by_bin = {}, {}
     for name in [each for each in a if each in b]:

@@ -5,7 +5,8 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ class Transfer:
     works: Sequence[dist.Work]
     sent: Tensors
     received: Tensors
-    join: Callable[[Tensor], Tensor]
+    join: Callable[[Tensor], Tensor] = lambda tensor: tensor
 
     def __await__(self) -> Generator[None, None, Tensors]:
         """Wait for the wire; the rank's own stream goes on where the backend has one."""
@@ -44,11 +45,11 @@ class ProcessesWorld:
         """See `World.exchange`."""
         sent = tuple(tensor.contiguous() for tensor in tensors)
         if to == self.rank:
-            return Transfer((), (), sent, _unchanged)
+            return Transfer((), (), sent)
         received = tuple(torch.empty_like(tensor) for tensor in sent)
         operations = [dist.P2POp(dist.isend, tensor, group=self.group, group_peer=to) for tensor in sent]
         operations += [dist.P2POp(dist.irecv, tensor, group=self.group, group_peer=source) for tensor in received]
-        return Transfer(dist.batch_isend_irecv(operations), sent, received, _unchanged)
+        return Transfer(dist.batch_isend_irecv(operations), sent, received)
 
     def all_gather(self, tensors: Sequence[Tensor]) -> Transfer:
         """See `World.all_gather`."""
@@ -56,33 +57,23 @@ class ProcessesWorld:
         received = tuple(tensor.new_empty(self.size, *tensor.shape) for tensor in sent)
         pairs = [(list(whole.unbind()), mine) for whole, mine in zip(received, sent, strict=True)]
         works = [dist.all_gather(parts, mine, group=self.group, async_op=True) for parts, mine in pairs]
-        return Transfer(works, sent, received, _unchanged)
+        return Transfer(works, sent, received)
 
     def all_to_all(self, tensors: Sequence[Tensor]) -> Transfer:
         """See `World.all_to_all`."""
-        return self._exchange(tensors, _unchanged)
-
-    def reduce_scatter(self, tensors: Sequence[Tensor]) -> Transfer:
-        """See `World.reduce_scatter`: an exchange of slices and a sum in the contract's order. The bytes on the wire
-        are those of a ring reduce-scatter; a backend's own may add in any order."""
-        return self._exchange(tensors, self._sum)
-
-    def _exchange(self, tensors: Sequence[Tensor], join: Callable[[Tensor], Tensor]) -> Transfer:
         sent = tuple(tensor.contiguous() for tensor in tensors)
         received = tuple(torch.empty_like(tensor) for tensor in sent)
         pairs = zip(received, sent, strict=True)
         works = [dist.all_to_all_single(theirs, mine, group=self.group, async_op=True) for theirs, mine in pairs]
-        return Transfer(works, sent, received, join)
+        return Transfer(works, sent, received)
 
-    def _sum(self, slices: Tensor) -> Tensor:
-        total = slices[(self.rank + 1) % self.size]
-        for hop in range(1, self.size):
-            total = total + slices[(self.rank + 1 + hop) % self.size]
-        return total
-
-
-def _unchanged(tensor: Tensor) -> Tensor:
-    return tensor
+    def reduce_scatter(self, tensors: Sequence[Tensor]) -> Transfer:
+        """See `World.reduce_scatter`: an exchange of slices and a sum in the contract's order. The bytes on the wire
+        are those of a ring reduce-scatter; a backend's own may add in any order."""
+        senders = [(self.rank + 1 + hop) % self.size for hop in range(self.size)]
+        return replace(
+            self.all_to_all(tensors), join=lambda slices: reduce(torch.add, [slices[each] for each in senders])
+        )
 
 
 def run_rank(program: Program, world: ProcessesWorld) -> Results:
@@ -98,7 +89,8 @@ def run_rank(program: Program, world: ProcessesWorld) -> Results:
     raise RuntimeError("a schedule waited for something that is no transfer of its world")
 
 
-INTERFACE = "GLOO_SOCKET_IFNAME"
+LOOPBACK = "GLOO_SOCKET_IFNAME", "lo"
+"""gloo opens a socket: on this interface, unless the environment says otherwise."""
 
 
 @contextmanager
@@ -107,7 +99,7 @@ def group_of_one(device: str) -> Iterator[dist.ProcessGroup]:
     is none, the default group of the body is this."""
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" and dist.is_nccl_available() else "gloo"
     if dist.is_initialized():
-        with _loopback():
+        with variable(*LOOPBACK):
             mine = dist.new_group([dist.get_rank()], backend=backend, use_local_synchronization=True)
         try:
             yield mine
@@ -115,7 +107,7 @@ def group_of_one(device: str) -> Iterator[dist.ProcessGroup]:
             dist.destroy_process_group(mine)
         return
     hook = sys.excepthook
-    with _loopback():
+    with variable(*LOOPBACK):
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     sys.excepthook = hook  # torch would print "[rank0]:" before every line, more often with every group
     try:
@@ -139,12 +131,15 @@ def default_group(group: dist.ProcessGroup | None) -> Iterator[None]:
 
 
 @contextmanager
-def _loopback() -> Iterator[None]:
-    """gloo opens a socket: on the loopback interface, unless the environment says otherwise."""
-    before = os.environ.get(INTERFACE)
-    os.environ.setdefault(INTERFACE, "lo")
+def variable(name: str, value: str) -> Iterator[None]:
+    """In the body the environment has a variable, of this value unless it had one before. No other changes: other
+    threads may read it."""
+    before = os.environ.get(name)
+    os.environ.setdefault(name, value)
     try:
         yield
     finally:
         if before is None:
-            del os.environ[INTERFACE]
+            del os.environ[name]
+        else:
+            os.environ[name] = before

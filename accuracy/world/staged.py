@@ -25,7 +25,6 @@ class Work(dist._Work):
         self._finish, self._outputs = finish, outputs
         self._lock, self._done, self._helper = threading.Lock(), False, False
         self._error: Exception | None = None
-        self._future: Any = torch.futures.Future()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the outputs are written; raise what went wrong. timeout: not used."""
@@ -33,7 +32,6 @@ class Work(dist._Work):
             if not self._done:
                 try:
                     self._finish()
-                    self._future.set_result(self._outputs)
                 except Exception as error:
                     self._error = error
                 self._done = True
@@ -54,23 +52,16 @@ class Work(dist._Work):
         with torch.cuda.stream(stream), suppress(Exception):
             self.wait()
 
-    def is_success(self) -> bool:
-        """Say whether the outputs are written."""
-        return self._done and self._error is None
-
     def synchronize(self) -> None:
         """Wait for the other ranks, as `wait` does."""
         self.wait()
 
-    def result(self) -> Any:
-        """Return the outputs, once they are written."""
-        self.wait()
-        return self._outputs
-
     def get_future(self) -> Any:
         """Return a future that has the outputs."""
         self.wait()
-        return self._future
+        future: Any = torch.futures.Future()
+        future.set_result(self._outputs)
+        return future
 
 
 def check(x: Tensor) -> None:

@@ -16,34 +16,6 @@ from accuracy.runtime.sharding import cut
 from tests import measuring
 from tests.real_ranks import RealRanks
 
-OURS = {
-    "ring_flash_attn_ring": "ring",
-    "ring_flash_attn_zigzag": "zigzag",
-    "ring_flash_attn_stripe": "striped",
-    "ring_flash_attn_llama3": "llama3",
-    "ring_flash_attn_llama3_ring": "llama3_ring",
-    "torch_context_parallel_allgather": "ring",
-    "torch_context_parallel_allgather_balanced": "zigzag",
-    "torch_context_parallel_alltoall": "ring",
-    "torch_context_parallel_alltoall_balanced": "zigzag",
-    "torch_context_parallel_public": "zigzag",
-    "yunchang_ring": "ring",
-    "yunchang_zigzag": "zigzag",
-    "yunchang_stripe": "striped",
-    "yunchang_ulysses": "ulysses",
-    "yunchang_hybrid": "usp",
-    "ring_attention_pytorch_ring": "ring",
-    "ring_attention_pytorch_striped": "striped",
-    "ringmaster_ring": "ring",
-    "ringmaster_allgather": "llama3",
-    "ringmaster_zigzag": "zigzag",
-    "ringmaster_distflash": "ring",
-    "transformer_engine_p2p": "te_p2p",
-    "transformer_engine_all_gather": "te_all_gather",
-    "transformer_engine_a2a": "te_a2a",
-}
-"""Which of our variants has the schedule of a published one."""
-
 _MEASURED: dict[tuple[str, str], Any] = {}
 WORLD = ("world=processes", "problem.heads=8")  # 8 heads on 2: ulysses of 2 ranks has a key/value head each
 BACKEND_SUMS = str(Path(__file__).with_name("llama3_with_the_backend_s_sum.py"))

@@ -8,7 +8,8 @@ import math
 import pytest
 
 from accuracy.package import torch_flex_context_parallel
-from tests.contract.package.driving import OURS, case_of, rows_of
+from accuracy.package.installed import OURS
+from tests.contract.package.driving import case_of, rows_of
 from tests.real_ranks import RealRanks
 
 pytestmark = pytest.mark.xdist_group("packages")

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
+from accuracy.package.installed import OURS
 from accuracy.runtime.sharding import join
-from tests.contract.package.driving import OURS, case_of, results_of
+from tests.contract.package.driving import case_of, results_of
 from tests.real_ranks import RealRanks
 
 pytestmark = pytest.mark.xdist_group("packages")

@@ -49,7 +49,7 @@ def test_numbers_are_those_of_the_tensors_themselves() -> None:
                   for other in ("zigzag@2+torch_math", "ring@4+eager"))  # fmt: skip
     by = pipeline()
     rows, targets = pd.DataFrame(by.measure(case).rows), by.targets(case)
-    a, b = (other_path.other_tensors(each, targets)["dk"].double() for each in (same, case))
+    a, b = (other_path.run(each.other, targets.given.tensors)["dk"].double() for each in (same, case))
     reference = targets.reference["dk"]
     dk = rows[rows["tensor"] == "dk"].set_index("rank")
     whole = dk.loc[-1]
