@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from accuracy.cli import internal
-from accuracy.execute import start
+from accuracy.execute import leftovers, start
 from accuracy.execute.start import Launch, Limit, launch
 
 POLL_SECONDS = 0.1
@@ -84,7 +84,7 @@ def _watch(child: int, started: Launch) -> int:
     late = ""
     while not (ended := os.waitpid(child, os.WNOHANG))[0]:
         time.sleep(POLL_SECONDS)
-        grace = 0.0 if start.is_stopped(child) else GRACE_SECONDS
+        grace = 0.0 if leftovers.stat(child)[0] == "T" else GRACE_SECONDS
         with suppress(ValueError):  # read while the child writes
             limit = _told_now()[1]
             if not late and time.monotonic() > limit.deadline + grace:

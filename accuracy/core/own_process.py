@@ -14,6 +14,11 @@ def begin() -> None:
     multiprocessing.set_start_method(None, force=True)
 
 
+def is_one() -> bool:
+    """Return whether it is."""
+    return _process != 0
+
+
 def raised_by_functions() -> tuple[type[BaseException], ...]:
     """Return what a user's function may raise so that its case fails. Where the process is the user's own,
     KeyboardInterrupt and the like are meant for it; some packages call exit()."""

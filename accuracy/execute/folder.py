@@ -8,20 +8,23 @@ import json
 import logging
 import os
 import re
+import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from accuracy.core.errors import ConfigError, printable
 from accuracy.execute.plan import Planned
 from accuracy.measurement.provenance import code_of, fingerprint
 from accuracy.results import storage, table
+from accuracy.variant.base import schedule_of
 
 LOCK = ".lock"
 LEFT = re.compile(r"\..+\.\d+")  # `.CASE.parquet.PID`: written in part by a process that was killed
 OTHER_CODE = "other_code"
+ASKED = ["code", "variant", "options"]  # of a file's rows, to see whose they are
 SAID = logging.getLogger("accuracy")
 
 
@@ -29,8 +32,11 @@ SAID = logging.getLogger("accuracy")
 def opened(folder: Path, device: str) -> Iterator[None]:
     """The folder, made if need be, and kept from other runs while the body runs. Raises ConfigError where it cannot be
     written, is another run's at the moment, or holds rows of another code or device."""
+    existed = folder.is_dir()
     make_writable("output_dir", folder)
     with _locked(folder):
+        if existed:  # a run was killed after a function had removed its files
+            _put_back(folder)
         if (folder / "run.json").exists():
             earlier = table.read_run(folder)["fingerprint"]
             now = json.loads(json.dumps(fingerprint(device), default=str))
@@ -45,6 +51,49 @@ def opened(folder: Path, device: str) -> Iterator[None]:
             elif path.parent != folder and path.suffix != ".parquet":
                 SAID.warning("accuracy: %s is no file of a run and is not read", path)
         yield
+
+
+@contextmanager
+def kept(folder: Path) -> Iterator[None]:
+    """Link the cases' files into a hidden folder beside the run's, and put back what is missing after the body."""
+    place = _second(folder)
+    shutil.rmtree(place, ignore_errors=True)
+    with suppress(OSError):
+        place.mkdir()
+    keep(folder, "*")
+    try:
+        yield
+    finally:
+        _put_back(folder)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _put_back(folder: Path) -> None:
+    place = _second(folder)
+    files = {path: folder / path.relative_to(place) for path in place.rglob("*") if path.is_file()}
+    gone = {path: to for path, to in files.items() if not to.exists()}
+    for path, to in gone.items():
+        to.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(to)
+    if gone:
+        SAID.warning("accuracy: %d files were removed from %s during a run; they are put back", len(gone), folder)
+
+
+def _second(folder: Path) -> Path:
+    folder = folder.resolve()
+    return folder.parent / f".{folder.name}.kept"
+
+
+def keep(folder: Path, case_id: str) -> None:
+    """Link a case's files, in the body of `kept`: a user's function may remove the folder."""
+    hidden = _second(folder)
+    for pattern in (f"*/{case_id}.parquet", f"answers/*/{case_id}.parquet", f"{table.TRACEBACKS}/{case_id}*"):
+        for path in folder.glob(pattern) if hidden.is_dir() else ():
+            second = hidden / path.relative_to(folder)
+            with suppress(OSError):  # a file system without hard links
+                second.parent.mkdir(parents=True, exist_ok=True)
+                second.unlink(missing_ok=True)
+                os.link(path, second)
 
 
 def make_writable(where: str, folder: Path) -> None:
@@ -78,7 +127,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def set_other_code_aside(folder: Path, plans: Sequence[Planned], files: dict[str, storage.CaseFile]) -> str:
-    """Move the rows of planned cases that another code measured.
+    """Move the rows of planned cases, and of others of the same functions, that another code measured.
 
     Args:
         folder: of the run.
@@ -89,18 +138,29 @@ def set_other_code_aside(folder: Path, plans: Sequence[Planned], files: dict[str
         What to say of it, empty where nothing was moved.
     """
     planned = {each.case.id: each.case for each in plans}
-    count = 0
+    functions = {
+        (each.case.variant.name, each.case.variant.options_text): schedule_of(each.case.variant.forward).code(each.case)
+        for each in plans
+    }
+    again = other = 0
     for case_id, (rows, _) in list(files.items()):
-        if case_id not in planned or not rows.num_rows or "code" not in rows.column_names:
-            continue  # of another plan; or damaged, and written anew
-        code = str(rows["code"][0])
-        if code == code_of(planned[case_id]):
+        if not rows.num_rows or not {*ASKED} <= {*rows.column_names}:
+            continue  # a damaged file is written anew
+        (first,) = rows.slice(0, 1).select(ASKED).to_pylist()
+        case, code = planned.get(case_id), str(first["code"])
+        function = functions.get((first["variant"], first["options"] or ""))
+        if case is not None and code != code_of(case):
+            again += rows.num_rows
+        elif case is None and function and not code.endswith(f"+{function}"):
+            other += rows.num_rows
+        else:
             continue
-        count += rows.num_rows
         for kind in table.DATASETS:  # the results first: a case without them is measured again
             path, target = folder / kind / f"{case_id}.parquet", folder / OTHER_CODE / code / kind
             if path.exists():
                 target.mkdir(parents=True, exist_ok=True)
                 path.replace(target / path.name)
         del files[case_id]
-    return f"{count} rows of other code are measured again (kept in {folder / OTHER_CODE})" if count else ""
+    found = [f"{again} rows of other code are measured again"] if again else []
+    found += [f"{other} rows of other code belong to no planned case"] if other else []
+    return f"{'; '.join(found)} (kept in {folder / OTHER_CODE})" if found else ""

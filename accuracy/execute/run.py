@@ -17,7 +17,7 @@ from accuracy.config.read import Configuration
 from accuracy.core import fields
 from accuracy.core.case import Case, digest
 from accuracy.execute.dispatch import Launched, measure
-from accuracy.execute.folder import set_other_code_aside
+from accuracy.execute.folder import kept, set_other_code_aside
 from accuracy.execute.plan import Planned
 from accuracy.measurement.provenance import code_of, fingerprint, of_functions, provenance
 from accuracy.results import completeness, storage, table
@@ -104,7 +104,7 @@ def execute(
         progress.set_postfix_str(f"{case.variant.name} {case.said_dtype} W={case.world_size}", refresh=False)
 
     try:
-        with closing(measure(configuration, folder, pending, launched, begin)) as ended:
+        with kept(folder), closing(measure(configuration, folder, pending, launched, begin)) as ended:
             for status in ended:
                 counts[status] += 1
                 progress.update()

@@ -1,6 +1,7 @@
 """How processes start: this one (alone, or as one of many by torchrun, by SLURM's srun or by submitit), and those that
 it starts itself, which are forked from a server that has imported torch once."""
 
+import atexit
 import math
 import multiprocessing
 import os
@@ -10,12 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import cache
 from multiprocessing import forkserver, resource_tracker
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from accuracy.core.errors import ConfigError
+from accuracy.execute import leftovers
 
 GRADIENTS = "torch.fx.experimental.symbolic_shapes"  # torch imports it with the first gradient
 OF_WORKERS, OF_RANKS = ("accuracy.execute.worker", GRADIENTS), ("accuracy.execute.ranks.agent", GRADIENTS)
@@ -122,14 +124,60 @@ def preload(modules: Sequence[str]) -> None:
 
 
 def start_server(modules: Sequence[str]) -> None:
-    """Start the server, which imports the modules while this process goes on."""
+    """Start the server, which imports the modules while this process goes on, and the guard of its processes."""
     preload(modules)
     resource_tracker.ensure_running()  # it unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C is not for the server
     try:
+        _start_guard()
+        os.environ[leftovers.NAME] = _mark()
         forkserver.ensure_running()
     finally:
+        os.environ.pop(leftovers.NAME, None)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@cache
+def _mark_of(process: int) -> str:
+    return f"{process}-{os.urandom(8).hex()}"
+
+
+def _mark() -> str:
+    return _mark_of(os.getpid())
+
+
+_guards: dict[int, "subprocess.Popen[bytes]"] = {}
+
+
+def _start_guard() -> None:
+    """Once a process. Its input is a pipe whose other end no other process has."""
+    process = os.getpid()
+    if process not in _guards and only_workers_measure:  # whoever imports the package may use the server, too
+        atexit.register(leftovers.kill, _mark())
+    if process not in _guards and os.path.isdir("/proc/self"):
+        words = [sys.executable, "-I", "-S", leftovers.__file__, _mark()]
+        quiet = subprocess.DEVNULL
+        _guards[process] = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, cwd="/", start_new_session=True
+        )
+
+
+_runs = 0
+
+
+@contextmanager
+def no_process_stays() -> Iterator[None]:
+    """Kill at the end what the body started, and what that started; the server stays. Of concurrent runs the last one's
+    end counts."""
+    global _runs
+    _runs += 1
+    try:
+        yield
+    finally:
+        _runs -= 1
+        if not _runs:
+            own = {each.pid or 0 for each in multiprocessing.active_children()}
+            leftovers.kill(_mark(), forkserver._forkserver._forkserver_pid or 0, own)  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -157,10 +205,3 @@ def end_with_parent(status: int) -> None:
             os._exit(status)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-def is_stopped(pid: int) -> bool:
-    """Return whether a process was stopped by a signal (Linux)."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    return False

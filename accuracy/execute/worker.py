@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -17,11 +18,13 @@ import torch
 from accuracy.core import own_process, plugins
 from accuracy.core.case import Case
 from accuracy.core.errors import located, traceback_of
-from accuracy.execute import start
+from accuracy.execute import output, start
+from accuracy.execute.folder import keep
 from accuracy.execute.plan import Planned, measured
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.results import storage, table
 from accuracy.runtime import arithmetic
+from accuracy.runtime.changes import Changes, told
 
 HOUR = 3600.0
 SLOWEST = {"cpu": 1e8, "cuda": 1e10}
@@ -84,6 +87,7 @@ def write(folder: Path, case: Case, measured: Measured) -> str:
     if measured.traceback:
         storage.write_traceback(folder, case.id, measured.traceback)
     storage.write_case(folder, case.id, measured.results, {"positions": measured.positions, **measured.tables})
+    keep(folder, case.id)
     return measured.status
 
 
@@ -98,10 +102,11 @@ def device_works(device: str) -> bool:
     return True
 
 
-def serve(connection: Connection, gpu: int | None, work: Work, environment: dict[str, str], stacks: Path) -> None:
+def serve(connection: Connection, gpu: int | None, work: Work, environment: dict[str, str], printed: Path) -> None:
     """Measure the cases that come through a connection, until the process is killed. What is answered: None, once the
     device is open; then for each case its status, and whether the process can measure more; an OSError where its rows
-    cannot be written. stacks: the folder of `stack_file`."""
+    cannot be written. printed: where `output` takes what is printed."""
+    output.send(printed)
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # the process that hands out cases hears of it too, and ends this one
     start.end_with_parent(1)
@@ -113,23 +118,24 @@ def serve(connection: Connection, gpu: int | None, work: Work, environment: dict
     if gpu is not None:
         torch.cuda.set_device(gpu)
         torch.cuda.synchronize()  # it fails here where the GPU cannot be had
+    before = Changes()
     connection.send(None)
     while True:
         try:
-            connection.send(_measured(work, connection.recv(), gpu, stacks))
+            connection.send(_measured(work, connection.recv(), gpu, before, printed))
         except EOFError:
             return
         except OSError as error:  # of a file that cannot be written
             connection.send(error)
 
 
-def stack_file(stacks: Path, pid: int) -> Path:
+def stack_file(printed: Path, pid: int) -> Path:
     """Return the file into which a worker writes where it is, once its case has reached its limit."""
-    return stacks / f"stack.{pid}"
+    return printed / f"stack.{pid}"
 
 
-def _measured(work: Work, case: Case, gpu: int | None, stacks: Path) -> tuple[str, bool]:
-    with open(stack_file(stacks, os.getpid()), "w") as stack:
+def _measured(work: Work, case: Case, gpu: int | None, before: Changes, printed: Path) -> tuple[str, bool]:
+    with open(stack_file(printed, os.getpid()), "w") as stack:
         seconds = min(seconds_allowed(case, work.case_seconds), threading.TIMEOUT_MAX)
         faulthandler.dump_traceback_later(seconds, file=stack)
         found = work.pipeline.measure(case)
@@ -138,8 +144,19 @@ def _measured(work: Work, case: Case, gpu: int | None, stacks: Path) -> tuple[st
     if work.gpus_are_shared:
         timeless = {name: values for name, values in found.results.items() if name != "seconds"}
         found = replace(found, results=timeless)
+    changed = before.names()
+    before.undo()  # what writes the rows may be among it
     status = write(work.folder, case, found)
+    if changed:
+        tell_changes(case, changed)
+        return status, False
     return status, status != table.FAILED or device_works("cpu" if gpu is None else "cuda")
+
+
+def tell_changes(case: Case, changed: list[str]) -> None:
+    """Say on the terminal what a case changed that others would feel."""
+    what = f"accuracy: {case.variant.name} (case {case.id}) changed {told(changed)}"
+    print(f"{what}; further cases have a new process", file=sys.stderr, flush=True)
 
 
 class TookTooLong(BaseException):
@@ -175,6 +192,7 @@ def measure_here(pipeline: Pipeline, each: Planned, folder: Path, case_seconds: 
         os._exit(ENDED)
 
     before = signal.signal(signal.SIGVTALRM, interrupt) if in_main else None
+    changes = Changes()
     threading.Thread(target=watch, daemon=True).start()
     try:
         try:
@@ -189,4 +207,9 @@ def measure_here(pipeline: Pipeline, each: Planned, folder: Path, case_seconds: 
             over.set()
         if in_main:
             signal.signal(signal.SIGVTALRM, before)
+    if changed := changes.names():
+        changes.undo()
+        left = changes.names()
+        then = f"{told(left)} cannot be put back" if left else "it was put back"
+        warnings.warn(f"{case.variant.name} changed {told(changed)}; {then}", stacklevel=2)
     return write(folder, case, found)

@@ -131,6 +131,13 @@ def modules() -> dict[str, ModuleType]:
     return found
 
 
+def load() -> bool:
+    """Import the package, which replaces methods of torch.nn.Module; return whether it was not imported before."""
+    new = not modules.cache_info().currsize
+    modules()
+    return new
+
+
 @contextmanager
 def in_place() -> Iterator[tuple[Any, Any]]:
     """Inside, the package can be imported: its modules `context_parallel` and `backends`."""

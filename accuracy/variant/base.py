@@ -221,6 +221,10 @@ class Schedule:
         """Return why one of its tensors has no numbers."""
         return f"the variant returns no {tensor}"
 
+    def load(self, case: Case) -> bool:
+        """Import what changes torch for good, which no case is told for; return whether it was not there before."""
+        return False
+
     def code(self, case: Case) -> str:
         """Return the name of outside code that can change the numbers, such as a package and its version."""
         return ""

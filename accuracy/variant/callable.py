@@ -254,6 +254,11 @@ class AnyCallable(Schedule):
             return "the function returns no lse"
         return f"no {tensor}: the function is forward only (its out does not require grad, or has no backward)"
 
+    def load(self, case: Case) -> bool:
+        """See `Schedule.load`: of packages that are known to, and not of a user's file."""
+        module = plugins.load_function(str(dict(case.variant.options)["fn"])).module
+        return bool(getattr(module, "load", bool)()) if hasattr(module, "DISTRIBUTION") else False
+
     def code(self, case: Case) -> str:
         """The callable's file and the version of what it calls."""
         found = plugins.load_function(str(dict(case.variant.options)["fn"]))

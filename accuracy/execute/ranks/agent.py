@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from accuracy.core import own_process, plugins
 from accuracy.core.case import Case
 from accuracy.core.errors import RanksEnded, located, one_line, traceback_of
-from accuracy.execute import start
+from accuracy.execute import leftovers, output, start
 from accuracy.execute.folder import make_writable
 from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import journal, rank_loop, rendezvous
@@ -58,8 +58,9 @@ def measure(
     RanksEnded."""
     by_id = {each.case.id: each.case for each in pending}
     _, place = journal.lines(task.folder)
-    with tempfile.TemporaryDirectory(prefix="accuracy-", ignore_cleanup_errors=True) as rendezvous_folder:
-        agent = Agent(task, pending, Path(rendezvous_folder), lead)
+    temporary = tempfile.TemporaryDirectory(prefix="accuracy-", ignore_cleanup_errors=True)
+    with temporary as rendezvous_folder, output.limited() as printed, start.no_process_stays():
+        agent = Agent(task, pending, Path(rendezvous_folder), lead, printed)
         agent.watch("launch", pending[0].case)
         thread = threading.Thread(target=agent.run, daemon=True)
         thread.start()
@@ -94,7 +95,9 @@ class Stopped(Exception):
 class Agent(LocalElasticAgent):
     """torch's agent for one machine, which also notes how a rank ended."""
 
-    def __init__(self, task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
+    def __init__(
+        self, task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead, printed: Path | None = None
+    ) -> None:
         start.preload(start.OF_RANKS)
         plugins.store_functions(rendezvous_folder)
         self.rendezvous_folder = rendezvous_folder
@@ -105,7 +108,7 @@ class Agent(LocalElasticAgent):
             role="rank",
             local_world_size=max(task.sizes),
             entrypoint=rank_process,
-            args=(task, pending, rendezvous_folder, lead),
+            args=(task, pending, rendezvous_folder, lead, printed),
             rdzv_handler=OneMachine(),
             max_restarts=(journal.TRIES + 2) * len(pending) + TRIES_WITHOUT_A_CASE,
             monitor_interval=POLL_SECONDS,
@@ -157,7 +160,7 @@ class Agent(LocalElasticAgent):
         context: Any = self._pcontext
         ended = [*context.pids().values()] if context else []
         super()._shutdown(signal.SIGKILL)  # torch 2.11 has no timeout here
-        remove_shared_memory(ended)
+        leftovers.remove_shared_memory(ended)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """A rank ends only once all have measured everything, so whoever ends before has failed, with whatever status.
@@ -192,15 +195,6 @@ class Agent(LocalElasticAgent):
             self._remaining_restarts = 0
 
 
-def remove_shared_memory(ended: Iterable[int]) -> None:
-    """Remove the files by which processes that were killed shared a GPU's memory; torch and CUDA leave them then."""
-    for pid in ended:
-        for pattern in (f"torch_{pid}_*", f"cuda.shm.*.{pid:x}.*"):
-            for file in Path("/dev/shm").glob(pattern):
-                with suppress(OSError):
-                    file.unlink()
-
-
 class OneMachine(StaticTCPRendezvous):
     """The agent is the only one: it waits for nobody, and its store is in its own memory. Nothing listens."""
 
@@ -222,8 +216,12 @@ def joined(rendezvous_folder: Path, task: Task) -> Ranks:
         os._exit(journal.LOST)
 
 
-def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
+def rank_process(
+    task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead, printed: Path | None
+) -> None:
     """The life of a rank's process."""
+    if printed is not None:
+        output.send(printed)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starting process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     start.end_with_parent(journal.LOST)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from accuracy.core.case import Case
-from accuracy.execute.start import is_stopped
+from accuracy.execute import leftovers
 from accuracy.results import table
 
 NAME = "ranks.log"
@@ -45,19 +45,28 @@ class Known:
 def note(folder: Path, word: str, text: str = "") -> None:
     """Add a line."""
     try:
+        folder.mkdir(parents=True, exist_ok=True)  # a user's function may have removed it
         with open(folder / NAME, "a") as file:
             file.write(f"{word} {text}\n")
     except OSError as error:  # of a write, which does not say where
         raise OSError(error.errno, error.strerror, str(folder / NAME)) from error
 
 
-def lines(folder: Path, since: int = 0) -> tuple[list[tuple[str, str]], int]:
-    """Return word and text of every whole line since so many bytes, and the bytes up to the last of them."""
+Place = tuple[int, int]
+"""The number of the file that was read, and the bytes."""
+
+
+def lines(folder: Path, since: Place = (0, 0)) -> tuple[list[tuple[str, str]], Place]:
+    """Return word and text of every whole line since a place, and the place behind them. A file that a user's function
+    removed begins anew."""
     path = folder / NAME
-    content = path.read_bytes()[since:] if path.exists() else b""
-    complete = content[: content.rfind(b"\n") + 1]
+    if not path.exists():
+        return [], (0, 0)
+    content, number = path.read_bytes(), path.stat().st_ino
+    offset = since[1] if since[0] == number else 0
+    complete = content[offset : content.rfind(b"\n") + 1]
     found = [line.partition(" ") for line in complete.decode(errors="replace").splitlines()]
-    return [(word, text) for word, _, text in found], since + len(complete)
+    return [(word, text) for word, _, text in found], (number, offset + len(complete))
 
 
 def read(folder: Path) -> Known:
@@ -96,7 +105,7 @@ def note_end(folder: Path, rank: int, code: int, raised: str = "") -> str | None
 def no_answer(processes: Mapping[int, int], seconds: float) -> str:
     """Return which ranks gave no answer in time: those that are stopped, as the others wait for them; where none is,
     all. processes: by rank."""
-    stopped = [rank for rank, process in processes.items() if is_stopped(process)]
+    stopped = [rank for rank, process in processes.items() if leftovers.stat(process)[0] == "T"]
     ranks = ", ".join(map(str, stopped or processes))
     return f"{NO_ANSWER} from rank {ranks}{' (stopped)' if stopped else ''} within {seconds:g} s"
 

@@ -17,7 +17,7 @@ import torch
 
 from accuracy.core.case import Case, digest
 from accuracy.core.errors import NotShared, located, traceback_of
-from accuracy.core.own_process import end_if_forked, raised_by_functions
+from accuracy.core.own_process import end_if_forked, is_one, raised_by_functions
 from accuracy.execute.ranks import caller, journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.start import time_limit
@@ -28,8 +28,10 @@ from accuracy.measurement.observe import repeats_of
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.results import storage
 from accuracy.runtime import arithmetic, device
+from accuracy.runtime.changes import Changes
 from accuracy.runtime.sharding import sharding_of
 from accuracy.simulate.program import Mode, Ran, build_kernel, rank_program
+from accuracy.variant.base import schedule_of
 from accuracy.world import sums
 from accuracy.world.base import Results, Tensors
 from accuracy.world.processes import ProcessesWorld, run_rank
@@ -86,6 +88,7 @@ class Rank:
     def __init__(self, task: Task, ranks: Ranks) -> None:
         self.task, self.ranks, self.pipeline = task, ranks, task.pipeline
         self._simulate, self.pipeline.run_ranks = self.pipeline.run_ranks, self.run_all
+        self._changes, self._changed = Changes(), set[str]()
         self._threads = torch.get_num_threads()
         self.number = -1  # of the case
         self._drawn_for: object = None
@@ -96,6 +99,12 @@ class Rank:
     def case(self) -> Case:
         """Return the case."""
         return self.task.cases[self.number]
+
+    def changed(self) -> list[str]:
+        """Put back what the case changed on any rank of ours, as far as that can be; return it."""
+        self._changed.update(self._changes.names() if is_one() else ())
+        self._changes.undo()
+        return sorted(self._changed)
 
     def tell(self, number: int = -1, what: int = END) -> tuple[int, int]:
         """Return the first rank's case and what to do with it, on every rank."""
@@ -144,6 +153,7 @@ class Rank:
         with arithmetic.computing_with(self._threads, "cpu"):  # as all ranks, whatever the comparison takes
             every, results = self.take_part(what, shards[0])
         journal.note(self.task.folder, "alone", self.case.id)
+        self._changed.update(*(part["changed"] for part in every))
         for rank, part in enumerate(every):
             if "error" in part:
                 raise RankFailed(f"rank {rank}: {part['error']}")
@@ -172,6 +182,7 @@ class Rank:
                 text = traceback_of(error)
                 storage.write_traceback(self.task.folder, self.task.cases[self.number].id, text, self.ranks.rank)
             end_if_forked()
+            part["changed"] = self.changed()
             patience = PATIENCE_SECONDS if "error" in part else None
             try:
                 if patience and not device_works(self.case.device):
@@ -191,6 +202,8 @@ class Rank:
         if rank >= case.world_size:
             self._agree()
             return (), {}
+        if what == PLAIN and schedule_of(case.variant.forward).load(case):
+            self._changes = Changes()
         shards = self._shards if given is None else given
         if isinstance(shards, Exception):
             raise shards

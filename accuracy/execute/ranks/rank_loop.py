@@ -15,7 +15,7 @@ from accuracy.execute.ranks import journal
 from accuracy.execute.ranks.rank import END, MODES, PREPARE, Rank, Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.start import time_limit
-from accuracy.execute.worker import seconds_allowed, seconds_text, write
+from accuracy.execute.worker import seconds_allowed, seconds_text, tell_changes, write
 
 
 def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple[Case, str]]:
@@ -35,9 +35,15 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
                 if not (each.unsupported or reason):
                     rank.prepare(numbers[case.id])
                 found = pipeline.failed(case, reason) if reason else measured(pipeline, each)
+            changed = rank.changed()
             known.statuses[case.id] = write(task.folder, case, found)
             journal.note(task.folder, found.status, case.id)
+            if changed:
+                tell_changes(case, changed)
+                os._exit(journal.LOST)
         yield case, known.statuses[case.id]
+    for case_id, status in known.statuses.items() - journal.read(task.folder).statuses.items():
+        journal.note(task.folder, status, case_id)  # a function removed the folder
     rank.tell(0, END)
 
 

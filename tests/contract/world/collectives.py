@@ -17,7 +17,7 @@ import torch.distributed._functional_collectives as functional
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from accuracy.execute.ranks import agent
+from accuracy.execute import leftovers
 from accuracy.world import shared_gpu, staged, sums
 from tests.contract.world import handles
 
@@ -252,6 +252,6 @@ def found_by_ranks(size: int, device: str, faults: Mapping[str, Sequence[str]]) 
         for each in ranks:
             each.join(150)
             each.kill()
-        agent.remove_shared_memory(each.pid or 0 for each in ranks)
+        leftovers.remove_shared_memory(each.pid or 0 for each in ranks)
         files = {fault: [Path(folder) / f"{fault} {rank}" for rank in range(size)] for fault in faults}
         return {fault: [{*path.read_text().splitlines()} for path in paths] for fault, paths in files.items()}

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections import Counter
 from contextlib import closing, suppress
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +17,8 @@ import pytest
 import accuracy as package
 from accuracy import cli as command
 from accuracy.core.case import Case
-from accuracy.execute import pool, worker
+from accuracy.execute import leftovers, output, pool, worker
+from accuracy.execute import start as start_of_processes
 from accuracy.execute.worker import Work
 from accuracy.results import table
 from tests import measuring, planting, processes
@@ -69,22 +71,46 @@ FAULTS = {  # what a variant does, and why its case has no numbers
 def test_a_worker_that_ends_or_hangs_is_one_failed_row_and_is_replaced(tmp_path: Path) -> None:
     """Where a hanging one was is in its case's traceback."""
     statements = {name: statement for name, (statement, _) in FAULTS.items()}
-    chosen = plant(tmp_path, **statements)
+    chosen = plant(tmp_path, removes="__import__('shutil').rmtree('run', True)", **statements)
     words = (*TINY, "device=cpu", "world_size=2", "dtype=float32", "case_seconds=6", "output_dir=run")
     answer = finish(start(tmp_path, "--config-dir=parts", *words, chosen, "workers=2"))
     assert answer.status == 0, answer.err
-    assert f"1 measured, 0 unsupported, {len(FAULTS)} failed" in answer.out
+    assert f"2 measured, 0 unsupported, {len(FAULTS)} failed" in answer.out
     results = table.read_results(tmp_path / "run")
     failed = results[results["status"] == table.FAILED].set_index("variant")
     assert failed["reason"].to_dict() == {name: why for name, (_, why) in FAULTS.items()}
-    assert set(results.loc[results["status"] == table.OK, "variant"]) == {"ring"}
+    assert set(results.loc[results["status"] == table.OK, "variant"]) == {"ring", "removes"}
     text = (tmp_path / "run" / table.TRACEBACKS / f"{failed.loc['locks', 'case_id']}.txt").read_text()
     assert "locks.py" in text
 
 
-def test_a_copy_of_a_worker_that_a_part_forks_measures_nothing(tmp_path: Path) -> None:
-    given = cases("device=cpu", plant(tmp_path, doubles="os.fork()"), "world_size=2", folders=(tmp_path / "parts",))
-    assert measured(given, work(tmp_path / "run", None)) == {table.OK: 2}
+RUDE = {
+    "forks": "os.fork() or time.sleep(600)",
+    "doubles": "os.fork()",
+    "replaces": "torch.nn.functional.softmax = torch.log_softmax",
+    "floods": "[os.write(2, b'line ' * 1000) for _ in range(100)]",
+}
+
+
+def test_what_a_part_forks_changes_and_prints_ends_with_its_case(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    chosen = plant(tmp_path, **RUDE)
+    given = cases("device=cpu", chosen, "world_size=2", folders=(tmp_path / "parts",))
+    usual = cases("device=cpu", "variant=ring", "world_size=2")
+    assert measured(given, work(tmp_path / "run", None)) == {table.OK: len(RUDE) + 1}
+    assert measured(usual, work(tmp_path / "usual", None)) == {table.OK: 1}
+    printed = capfd.readouterr().err
+    assert "replaces (case " in printed
+    assert "changed torch.nn.functional.softmax" in printed
+    assert "further bytes that functions printed are left out" in printed
+    assert len(printed) < 2 * output.MOST_BYTES
+    found = numbers(tmp_path / "run")
+    ring = found[found["variant"] == "ring"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(ring, numbers(tmp_path / "usual"), check_exact=True)
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    kept = {server, *(each.pid for each in multiprocessing.active_children())}
+    assert not {*leftovers.marked(start_of_processes._mark())} - kept
 
 
 def test_workers_killed_at_any_moment_cost_a_case_each_at_most(tmp_path: Path) -> None:

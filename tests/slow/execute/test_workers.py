@@ -22,6 +22,7 @@ from accuracy.measurement.memory import bytes_needed
 from accuracy.measurement.observe import shared
 from accuracy.results import table
 from accuracy.runtime import device
+from accuracy.runtime.changes import Changes
 from tests import measuring
 from tests.measuring import TINY, configuration
 
@@ -76,7 +77,7 @@ def test_a_case_that_shares_its_gpu_has_no_time(tmp_path: Path) -> None:
     (case,) = cases(*ONE)
     for gpus, known in (((0, 0), False), ((0, 1), True)):
         given = Work(measuring.pipeline(), tmp_path, gpus, 1)
-        assert worker_process._measured(given, case, None, tmp_path) == (table.OK, True)
+        assert worker_process._measured(given, case, None, Changes(), tmp_path) == (table.OK, True)
         assert table.read_results(tmp_path)["seconds"].notna().any() == known
 
 

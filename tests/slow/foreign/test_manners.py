@@ -88,6 +88,21 @@ def test_what_a_function_sets_reaches_neither_the_caller_nor_the_next_case(tmp_p
     assert seen[0] == seen[1]
 
 
+def test_a_function_of_torch_that_was_replaced_is_named_and_put_back() -> None:
+    """In this process, which is the user's own: no other one takes its place."""
+    before = torch.nn.functional.softmax
+
+    def replacing(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        torch.nn.functional.softmax = torch.log_softmax
+        return eager_out(q, k, v, **how)
+
+    with pytest.warns(UserWarning, match=r"replacing changed torch.nn.functional.softmax; it was put back"):
+        rows = measured([replacing, eager_out])
+    assert torch.nn.functional.softmax is before
+    own = rows[rows["variant"] == "eager_out"]
+    assert own["error_rel"].dropna().tolist() == measured(eager_out)["error_rel"].dropna().tolist()
+
+
 def test_the_caller_s_fp32_precision_neither_raises_nor_changes_nor_counts() -> None:
     usual = measured(eager_out)["error_rel"].dropna().tolist()
     for switch in ("fp32_precision", "cuda.matmul.fp32_precision", "mkldnn.matmul.fp32_precision"):

@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import random
 import re
@@ -5,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 from accuracy.core.errors import RanksEnded
+from accuracy.execute import leftovers, start
 from accuracy.execute.dispatch import task_of
 from accuracy.execute.plan import plan
 from accuracy.execute.ranks import agent
@@ -115,20 +118,49 @@ def test_an_exception_that_all_ranks_hear_of_ends_no_process_and_sizes_share_the
     assert len({*pids.read_text().split()}) == 3  # a process for each of three ranks
 
 
-def test_a_copy_of_a_rank_takes_no_part_and_files_of_shared_memory_are_removed(tmp_path: Path) -> None:
-    """A thread that never ends keeps no rank alive."""
+def test_no_process_of_a_function_stays_and_none_takes_part_twice(tmp_path: Path) -> None:
+    """Forked and left, forked in a session of its own, a copy of a rank that comes back, a thread that never ends; nor
+    the files by which ranks share memory."""
     parts = tmp_path / "mine"
     files = "f'/dev/shm/torch_{os.getpid()}_7_planted', f'/dev/shm/cuda.shm.0.{os.getpid():x}.planted'"
     for name, statement in {
+        "leaves": "os.fork() or time.sleep(600)", "hides": "os.fork() or (os.setsid(), os.fork(), time.sleep(600))",
         "doubles": "os.fork()", "threads": "__import__('threading').Thread(target=time.sleep, args=(600,)).start()",
         "shares": f"[open(name, 'w').close() for name in ({files})]",
     }.items():  # fmt: skip
         planting.first(parts, name, statement)
-    words = "variant=[doubles,threads,shares]", "world_size=[1,2]", "world=processes"
+    words = "variant=[leaves,hides,doubles,threads,shares]", "world_size=[1,2]", "world=processes"
     rows = run(tmp_path / "run", *words, parts=parts)
     rows = rows[(rows["variant"] != "doubles") | (rows["world_size"] == 1)]  # of two, the copy talks to the other rank
     assert set(rows["status"]) == {table.OK}
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    kept = {server, *(each.pid for each in multiprocessing.active_children())}
+    assert not {*leftovers.marked(start._mark())} - kept
     assert not [*Path("/dev/shm").glob("*planted")]
+
+
+CHANGES = {
+    "torch.nn.functional.softmax": "torch.nn.functional.softmax = torch.log_softmax",
+    "torch.Tensor.exp": "torch.Tensor.exp = torch.Tensor.exp2",
+    "numbers below the normal ones": "torch.set_flush_denormal(True)",
+    "hooks of all modules": "torch.nn.modules.module.register_module_forward_hook(lambda *x: None)",
+}
+
+
+def test_what_a_function_changes_is_named_and_reaches_no_other_case(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for number, statement in enumerate(CHANGES.values()):
+        planting.first(tmp_path / "mine", f"rude{number}", statement)
+    names = ",".join(f"rude{number},ring" for number in range(len(CHANGES)))
+    words = ("world_size=2", "world=processes")
+    found = run(tmp_path / "after", f"variant=[{names}]", "seed=[0,1]", *words, parts=tmp_path / "mine")
+    said = capfd.readouterr().err
+    for number, name in enumerate(CHANGES):
+        assert f"changed {name}" in said.partition(f"rude{number} ")[2]
+    alone = run(tmp_path / "alone", "variant=ring", "seed=[0,1]", *words)
+    rows = comparable(found[found["variant"] == "ring"], "processes")
+    pd.testing.assert_frame_equal(rows, comparable(alone, "processes"), check_exact=True)
 
 
 LATE = f"rank.world.rank == 1 and time.sleep({PATIENCE_SECONDS + 1})"
@@ -185,6 +217,7 @@ def test_ranks_killed_at_random_moments_leave_every_number_as_it_was(tmp_path: P
         done.set()
         killer.join()
     assert killed
+    assert {leftovers.stat(pid)[0] for pid in killed} <= {"", "Z"}
     failed = real[real["status"] != table.OK]
     assert len(failed) <= len(killed) / 2  # a case takes two
     assert all(re.fullmatch("rank . was killed by signal 9.*", reason) for reason in failed["reason"])
