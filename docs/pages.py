@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import accuracy
-from accuracy.chart.view import PALETTE, Table
+from accuracy.chart.view import Table
 from accuracy.report.build import ReportSummary
 from docs.links import relinked
 
@@ -38,6 +38,11 @@ API = f"""# API
 """
 
 
+STYLE = """table.matrix td { text-align: right; white-space: nowrap; }
+table.matrix td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+"""
+
+
 @dataclass(frozen=True)
 class Report:
     """A published run: its place in the repository, and what was written of it."""
@@ -61,7 +66,7 @@ def places(root: Path, reports: Sequence[Report]) -> dict[str, str]:
 
 
 def index(text: str, reports: Sequence[Report], pages: Mapping[str, str], board: bool) -> str:
-    """The findings by importance, each with its sentence, and with its picture where its report has one."""
+    """The findings by importance, each with its sentence."""
     head, *findings = re.split(r"^(?=\d+\. \*\*)", text, flags=re.MULTILINE)
     parts = [
         relinked(head.replace("# Findings", "# How accurate is distributed attention?", 1), FINDINGS, "index.md", pages)
@@ -70,9 +75,6 @@ def index(text: str, reports: Sequence[Report], pages: Mapping[str, str], board:
         title, _, rest = " ".join(finding.split()).partition("** ")
         title = re.sub(r"^\d+\. \*\*", "", title).removesuffix("**").rstrip(".")
         parts += [f"## {place}. {title}", relinked(rest, FINDINGS, "index.md", pages)]
-        named = {finding.find(f"../{each.place}/"): each for each in reports if each.summary.answer.picture}
-        first = min((where for where in named if where >= 0), default=None)
-        parts += [] if first is None else [_picture(named[first], f"finding-{place}")]
     return "\n\n".join([*parts, _contents(pages, reports, board)]) + "\n"
 
 
@@ -84,7 +86,7 @@ def leaderboard_page(names: Sequence[str]) -> str:
 
 
 def report_page(report: Report, pages: Mapping[str, str]) -> str:
-    """Headline, facts, picture and matrix of a report, so that a search finds it, and the way to all of it."""
+    """Headline, facts and matrix of a report, so that a search finds it, and the way to all of it."""
     answer, experiment = report.summary.answer, report.place.split("/")[1]
     readme = relinked(
         f"[{experiment}](../../../experiments/{experiment}/README.md)", f"{report.place}/x", report.page, pages
@@ -98,33 +100,9 @@ def report_page(report: Report, pages: Mapping[str, str]) -> str:
         f'<p><a class="open" href="{Path(report.place).name}/report.html">Open the report: charts, ranks, tokens, rows'
         "</a></p>",
         f"Experiment: {readme}",
-        *([_picture(report, "key")] if answer.picture else []),
         *([_matrix(answer.matrix)] if answer.matrix else []),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def style() -> str:
-    """Colours of the pictures, the reports' own, on the theme's light and dark ground."""
-    names = "--ink:{};--soft:{};--rule:{};--floor:{};--single-device:{};--paper:transparent;"
-    light = names.format("#1c1f24", "#5c636e", "#e2e3df", "#7d848e", "#1c1f24")
-    dark = names.format("#e7e8e6", "#a3aab4", "#2c3138", "#8b929c", "#e7e8e6")
-    light, dark = (
-        words + "".join(f"--series-{place}:{pair[way]};" for place, pair in enumerate(PALETTE))
-        for way, words in enumerate((light, dark))
-    )
-    auto = f"@media (prefers-color-scheme: dark) {{ body:not([data-theme=light]) {{{dark}}} }}"
-    return (
-        f"body {{{light}}}\nbody[data-theme=dark] {{{dark}}}\n{auto}\nsvg.chart {{ max-width: 34rem; width: 100%; }}\n"
-        "table.matrix td { text-align: right; white-space: nowrap; }\n"
-        "table.matrix td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }\n"
-    )
-
-
-def _picture(report: Report, name: str) -> str:
-    chart = report.summary.answer.picture
-    assert chart is not None
-    return str(chart.svg).replace("key-picture", f"picture-{name}")
 
 
 def _matrix(table: Table) -> str:

@@ -61,14 +61,6 @@ class Table:
     rows: tuple[tuple[TableCell, ...], ...]
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A drawn figure with its text alternative inside."""
-
-    svg: Markup
-    title: str
-
-
 def cells(*values: object) -> tuple[TableCell, ...]:
     """A row of plain cells."""
     return tuple(value if isinstance(value, TableCell) else TableCell(str(value)) for value in values)

@@ -1,5 +1,4 @@
-"""What was measured on what, by which command, and what has no numbers? A line of facts, the folded sections, and a
-table for a page without scripts.
+"""What was measured on what, by which command, and what has no numbers? A line of facts, and the folded sections.
 
 What did the experiment ask, expect and find? Its README.md as safe HTML: raw HTML is escaped, nothing is fetched. Links
 lead to the public repository, whose files a page that was mailed does not have beside it. Where there is none, a link
@@ -10,7 +9,7 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,14 @@ import pandas as pd
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from accuracy.chart.view import Table, cells
 from accuracy.core import fields, paths
 from accuracy.core.dtype import DTYPES
-from accuracy.core.number import count, ratio, scientific
+from accuracy.core.number import count
 from accuracy.report.folder import Run
-from accuracy.report.series import geometric_means
 from accuracy.results.claim import Claim, experiment_folder
 from accuracy.results.table import FAILED, OK, UNSUPPORTED
 
 MOST_VALUES = 4
-MOST_SUMMARY_ROWS = 300
 
 
 def facts_line(run: Run, claims: list[Claim]) -> str:
@@ -104,27 +100,6 @@ def environment(record: Mapping[str, Any]) -> dict[str, str]:
     written = {name: json.dumps(record[name], indent=2, default=str, ensure_ascii=False) if record.get(name) else ""
                for name in ("provenance", "config")}  # fmt: skip
     return {"command": str(record.get("command") or "not recorded"), **written}
-
-
-def summary_table(whole: pd.DataFrame) -> Table:
-    """The page without JavaScript: a plain row per (variant, setting, world size, tensor), seeds joined; the furthest
-    from single device first where there are too many. whole: rows over all ranks."""
-    errors = ("error_rel", "error_max", "diff_rel", "diff_max")
-    ways: dict[str, Callable[[object], str]] = dict.fromkeys(errors, scientific)
-    ways |= {"x_floor": ratio, "x_single_device": ratio}
-    keys = ["facet", "series", "world_size", "tensor"]
-    most = whole.groupby(keys)[["error_max", "diff_max"]].max()
-    joined = geometric_means(whole, keys, [name for name in ways if name not in most]).join(most).reset_index()
-    caption = "Rows over all ranks, geometric mean over seeds (maxima: greatest)"
-    if len(joined) > MOST_SUMMARY_ROWS:
-        caption += f"; the {MOST_SUMMARY_ROWS:,} furthest from single device of {count(len(joined), 'row')}"
-        joined = joined.sort_values("x_single_device", ascending=False, kind="stable").head(MOST_SUMMARY_ROWS)
-    order = ("series", "facet", "world_size", "tensor")
-    rows = (
-        cells(*(row[name] for name in order), *(way(row[name]) for name, way in ways.items()))
-        for row in joined.to_dict("records")
-    )
-    return Table(caption, ("variant", "setting", "world size", "tensor", *ways), tuple(rows))
 
 
 TITLES = ("Question", "Prediction", "Finding")

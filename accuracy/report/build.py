@@ -67,7 +67,6 @@ def _parts(made: Material) -> dict[str, Any]:
         "environment": about.environment(run.record),
         "reasons": about.reasons(run.cases),
         "why": why(made),
-        "summary": about.summary_table(made.whole),
     }
 
 

@@ -1,4 +1,4 @@
-"""The first screen of a run: badge, title, numbers, advice, key picture and matrix."""
+"""The first screen of a run: badge, title, numbers, advice and matrix; the key picture is drawn from the rows."""
 
 import shlex
 from dataclasses import dataclass, replace
@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 import pandas as pd
 from markupsafe import Markup
 
-from accuracy.chart.view import Chart, Table, colour_of
+from accuracy.chart.view import Table
 from accuracy.core import fields
 from accuracy.report import about
 from accuracy.report.drift import Drift
 from accuracy.report.folder import DIAGNOSE, Material, Run
 from accuracy.report.matrix import JUDGED, MARKS, matrix, worst_cell
-from accuracy.report.picture import Picture, draw, lines_of, numbers
-from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, geometric_means, short_names
+from accuracy.report.series import facets_of, geometric_means
 from accuracy.results.claim import answer_case, answer_holds
 from accuracy.results.glossary import defined
 from accuracy.results.table import ALL_RANKS, FAILED, OK, UNSUPPORTED
@@ -30,8 +29,8 @@ NEARER = 0.8  # of the worst cell's ratio: a variant to take instead is better b
 @dataclass(frozen=True)
 class Answer:
     """badge, title, tiles: the verdict and its numbers; advice: cause and what to do, or the published answer; command:
-    what names the step that is wrong; facts: one line; picture and matrix: of the case that the verdict is about, which
-    every view of the page opens on (worst)."""
+    what names the step that is wrong; facts: one line; matrix: of the case that the verdict is about, which every view
+    of the page opens on (worst)."""
 
     badge: str
     title: str
@@ -39,8 +38,6 @@ class Answer:
     advice: Markup
     command: str
     facts: str
-    picture: Chart | None = None
-    points: Table | None = None
     matrix: Table | None = None
     more: str = ""
     marks: str = ""
@@ -80,11 +77,8 @@ def answer(made: Material, drift: Drift | None = None) -> Answer:
     if worst is None:
         return first
     facet = next(each for each in facets_of(measured) if each.label == worst.facet)
-    picture = _picture(facet, worst)
     table, more = matrix(facet, made.cells, worst)
-    return replace(
-        first, picture=draw(picture), points=numbers(picture), matrix=table, more=more, marks=MARKS, worst=worst
-    )
+    return replace(first, matrix=table, more=more, marks=MARKS, worst=worst)
 
 
 def _cases(run: Run) -> dict[str, int]:
@@ -134,15 +128,3 @@ def _alternative(worst: Worst, measured: pd.DataFrame, found: list[Facts]) -> tu
     if ratios.empty or ratios.min() > NEARER * worst.times:
         return None
     return str(ratios.idxmin()), float(ratios.min())
-
-
-def _picture(facet: Facet, worst: Worst) -> Picture:
-    rows = facet.whole[facet.whole["tensor"] == worst.tensor]
-    rows = rows if worst.alone else rows[rows["variant"] != SINGLE_DEVICE]
-    means = geometric_means(rows, ["series", "world_size"], [worst.column])[worst.column]
-    short = short_names(facet.rows["series"].unique())
-    lines = lines_of(means[means > 0].rename(index=short, level="series"))
-    what = "the rounding floor" if worst.alone else "single device"
-    variant = str(rows.loc[rows["series"] == worst.series, "variant"].iloc[0])
-    title = f"Error of {worst.tensor}, {worst.dtype}, times {what}"
-    return Picture(title, lines, short[worst.series], colour_of(worst.kernel if worst.alone else variant))

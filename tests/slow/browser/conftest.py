@@ -62,18 +62,18 @@ def drifted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def proven(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """dk of ring, wrong by half from 2 ranks on: one block is missing, and one is counted twice, as is proven."""
-    made = tmp_path_factory.mktemp("blocks")
+    made = tmp_path_factory.mktemp("proven")
     run = run_of(made, shape(variants=("single_device", "ring"), dtypes=("float32", "float64")), tables.logic)
     four = run.results[(run.results["variant"] == "ring") & (run.results["world_size"] == 4)]
     case = four.loc[four["dtype"] == "float64", "case_id"].iloc[0]
-    proven = {
+    cause = {
         "case_id": case, "tensor": "dk", "family": "blocks", "hypothesis": "blocks (own)", "parameter": "0:3=0 2:1=2",
         "cause": "dk misses a block", "freedom": 2, "residual": 1e-16, "expected": 1e-16, "from_best": 0.0, "tried": 9,
     }  # fmt: skip
-    rival = {**proven, "hypothesis": "another", "parameter": "", "residual": 1e-8, "from_best": 1e-8}
-    pd.DataFrame([proven, rival]).to_parquet(made / "hypotheses.parquet")
+    rival = {**cause, "hypothesis": "another", "parameter": "", "residual": 1e-8, "from_best": 1e-8}
+    pd.DataFrame([cause, rival]).to_parquet(made / "hypotheses.parquet")
     return write_report(made).path
 
 

@@ -24,15 +24,12 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_the_site_has_findings_with_pictures_and_every_local_link_leads_to_a_page(
-    checkout: Path, tmp_path: Path
-) -> None:
+def test_the_site_has_findings_and_every_local_link_leads_to_a_page(checkout: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     build.write_pages(checkout, source, build.write_reports(checkout, source / "_whole"))
     index = (source / "index.md").read_text()
     findings = re.findall(r"^## (\d+)\. ", index, re.MULTILINE)
     assert findings == [str(number) for number in range(1, len(findings) + 1)] != []
-    assert index.count('<svg class="chart"') == 1  # of the one run that is here
     assert (source / "_whole" / RUN / "report.html").is_file()
     assert "bpt_ring_stale: dq, dk and dv are wrong" in (source / f"{RUN}.md").read_text().replace("\\", "")
     assert dead_links(source) == []

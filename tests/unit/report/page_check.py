@@ -56,21 +56,6 @@ def external_loads(page: str) -> list[str]:
     return found + [text for style in styles for text in re.findall(r"@import[^;]*|url\((?!#)[^)]*\)", style)]
 
 
-def charts_without_text(page: str) -> list[str]:
-    """Charts that lack a title, a description, or a folded table of their numbers in the same figure."""
-    found, complaints = elements(page), []
-    tables = [each for each in found if each.tag == "table" and any(a.tag == "details" for a in each.ancestors)]
-    for chart in [element for element in found if element.attributes.get("class") == "chart"]:
-        labels = (chart.attributes.get("aria-labelledby") or "").split()
-        inside = {e.attributes.get("id"): e.tag for e in found if chart in e.ancestors}
-        if chart.attributes.get("role") != "img" or [inside.get(label) for label in labels] != ["title", "desc"]:
-            complaints.append(f"{labels}: no title and description")
-        figures = [each for each in chart.ancestors if each.tag == "figure"]
-        if not figures or not any(figures[-1] in table.ancestors for table in tables):
-            complaints.append(f"{labels}: no table")
-    return complaints
-
-
 def repeated_identifiers(page: str) -> set[str]:
     """Ids that occur more than once."""
     names = [e.attributes["id"] for e in elements(page) if e.attributes.get("id")]

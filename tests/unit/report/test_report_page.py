@@ -29,15 +29,12 @@ def page(summary: ReportSummary) -> str:
     return summary.path.read_text(encoding="utf-8")
 
 
-def test_the_page_stands_alone_and_every_chart_has_a_text(page: str) -> None:
-    assert page_check.external_loads(page) == page_check.charts_without_text(page) == []
+def test_the_page_stands_alone(page: str) -> None:
+    assert page_check.external_loads(page) == []
     assert page_check.repeated_identifiers(page) == set()
     assert page_check.repeated_identifiers(page + '<p id="main">') == {"main"}
     for fault in ('<img src="https://x.y/z.png">', "<style>a{background:url(//x)}</style>"):
         assert page_check.external_loads(page.replace("</main>", f"{fault}</main>"))
-    assert page.count('class="chart"') == 1  # the key picture; all others are drawn from the rows
-    for good, bad in (("<desc", "<g"), ('role="img"', ""), ("<table", "<div")):
-        assert page_check.charts_without_text(page.replace(good, bad))
 
 
 def test_the_page_needs_no_torch_and_its_bytes_are_the_same_again(folder: Path, page: str, tmp_path: Path) -> None:
