@@ -95,7 +95,7 @@ def report_page(report: Report, pages: Mapping[str, str]) -> str:
         f"# {_plain(f'{experiment} on {Path(report.place).name}')}",
         f"**{_plain(f'{answer.badge}: {answer.title}')}**",
         *(f"- {_plain(' '.join(tile))}" for tile in answer.tiles),
-        str(answer.advice),
+        _plain(answer.advice),
         f"<p>{html.escape(answer.facts)}</p>",
         f'<p><a class="open" href="{Path(report.place).name}/report.html">Open the report: charts, ranks, tokens, rows'
         "</a></p>",

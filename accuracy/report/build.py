@@ -40,9 +40,8 @@ class ReportSummary:
         """The verdict, its numbers, what to do, and on what it was measured, for a terminal."""
         answer = self.answer
         told = "; ".join(" ".join(tile) for tile in answer.tiles)
-        advice = " ".join(answer.advice.striptags().split())
         more = f"{answer.command} names the step." if answer.command else ""
-        return tuple(filter(None, (f"{answer.badge}: {answer.title}", told, advice, more, answer.facts)))
+        return tuple(filter(None, (f"{answer.badge}: {answer.title}", told, answer.advice, more, answer.facts)))
 
 
 def write_report(folder: Path, to: Path | None = None, results: pd.DataFrame | None = None) -> ReportSummary:
@@ -63,7 +62,7 @@ def _parts(made: Material) -> dict[str, Any]:
     return {
         "run": run,
         "claims": made.claims,
-        "passages": {} if run.is_of_a_user else about.passages(run.experiment),
+        "readme": ("", "") if run.is_of_a_user else about.readme(run.experiment),
         "environment": about.environment(run.record),
         "reasons": about.reasons(run.cases),
         "why": why(made),

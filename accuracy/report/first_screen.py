@@ -4,7 +4,6 @@ import shlex
 from dataclasses import dataclass, replace
 
 import pandas as pd
-from markupsafe import Markup
 
 from accuracy.chart.view import Table
 from accuracy.core import fields
@@ -13,7 +12,6 @@ from accuracy.report.drift import Drift
 from accuracy.report.folder import DIAGNOSE, Material, Run
 from accuracy.report.matrix import JUDGED, MARKS, matrix, worst_cell
 from accuracy.report.series import facets_of, geometric_means
-from accuracy.results.claim import answer_case, answer_holds
 from accuracy.results.glossary import defined
 from accuracy.results.table import ALL_RANKS, FAILED, OK, UNSUPPORTED
 from accuracy.verdict import headline as template
@@ -28,14 +26,14 @@ NEARER = 0.8  # of the worst cell's ratio: a variant to take instead is better b
 
 @dataclass(frozen=True)
 class Answer:
-    """badge, title, tiles: the verdict and its numbers; advice: cause and what to do, or the published answer; command:
-    what names the step that is wrong; facts: one line; matrix: of the case that the verdict is about, which every view
-    of the page opens on (worst)."""
+    """badge, title, tiles: the verdict and its numbers; advice: cause and what to do; command: what names the step that
+    is wrong; facts: one line; matrix: of the case that the verdict is about, which every view of the page opens on
+    (worst)."""
 
     badge: str
     title: str
     tiles: tuple[Tile, ...]
-    advice: Markup
+    advice: str
     command: str
     facts: str
     matrix: Table | None = None
@@ -63,15 +61,11 @@ def answer(made: Material, drift: Drift | None = None) -> Answer:
     size = int(measured["world_size"].max()) if len(measured) else 0
     tiles = template.tiles(made.found, worst, size, _cases(run))
     title, badge = template.title(made.found, worst, size), template.badge(made.found, bool(run.missing_cases))
-    command, published = "", _published(run)
-    if published:  # may be about another case than the gravest
-        worst, advice = _of_answer(run, measured) or worst, published
-    else:
-        command = _command(blamed, made, worst) if blamed and blamed.is_bug and run.experiment != DIAGNOSE else ""
-        instead = _alternative(worst, measured, made.found) if worst else None
-        text = template.advice(made.found, worst, instead, _reason(run.cases))
-        text = f"{AGAIN} {text}" if run.missing_cases and AGAIN not in text else text
-        advice = Markup("<p>{}</p>").format(BEYOND_IS_A_FACT if drift and not blamed and worst else text)
+    command = _command(blamed, made, worst) if blamed and blamed.is_bug and run.experiment != DIAGNOSE else ""
+    instead = _alternative(worst, measured, made.found) if worst else None
+    text = template.advice(made.found, worst, instead, _reason(run.cases))
+    text = f"{AGAIN} {text}" if run.missing_cases and AGAIN not in text else text
+    advice = BEYOND_IS_A_FACT if drift and not blamed and worst else text
     tiles = (*drift.tiles, tiles[0], tiles[-1]) if drift else tiles
     first = Answer(badge, title, tiles, advice, command, about.facts_line(run, made.claims))
     if worst is None:
@@ -92,21 +86,6 @@ def _reason(cases: pd.DataFrame) -> str:
     """The most frequent reason of failed cases, else of the others without numbers."""
     failed = cases[cases["status"] == FAILED]
     return str(next(iter((failed if len(failed) else cases)["reason"].dropna().mode()), ""))
-
-
-def _published(run: Run) -> Markup:
-    """The Answer of the experiment's README, where the table in hand bears it out."""
-    said = about.answer(run.experiment)
-    return said if said and answer_holds(run.experiment, run.results) else Markup()
-
-
-def _of_answer(run: Run, measured: pd.DataFrame) -> Worst | None:
-    """The worst cell of the case that the published answer names; None where it names none that was measured."""
-    case = answer_case(run.experiment)
-    if not case or not {*case} <= {*measured.columns}:
-        return None
-    here = measured[[*case]].fillna("") == pd.Series(case)
-    return worst_cell(measured[here.all(axis=1)], None)
 
 
 def _command(blamed: Facts, made: Material, worst: Worst | None) -> str:

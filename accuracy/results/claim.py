@@ -123,20 +123,6 @@ def judge_answer(experiment: object, results: pd.DataFrame) -> list[Claim]:
     return _judged(experiment, "answer", results)
 
 
-def answer_holds(experiment: object, results: pd.DataFrame) -> bool:
-    """Whether `results` bear out the Answer of the experiment's README: all of what it is made of holds."""
-    found = judge_answer(experiment, results)
-    return bool(found) and all(claim.holds for claim in found)
-
-
-def answer_case(experiment: object) -> dict[str, Any]:
-    """What the Answer is about: column -> value, `CASE` of the experiment's claims.py; empty where that has none."""
-    try:
-        return dict((_content(experiment) or {}).get("CASE", {}))
-    except Exception:  # whatever a claims file does wrong must not cost the run its report
-        return {}
-
-
 def _content(experiment: object) -> dict[str, Any] | None:
     """The names of the experiment's claims.py; None where it has none."""
     folder = experiment_folder(experiment)

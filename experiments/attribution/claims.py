@@ -20,7 +20,6 @@ from accuracy.results.table import ALL_RANKS, ALL_TENSORS
 BLOCKS = ("partial", "gradient_partial")
 WIDE = ("out_accumulator", "lse", "merge", "dq_accumulator", "dkv_accumulator", "gradient_wire")
 # What README's Answer is about:
-CASE = {"variant": "ring", "precision": ""}
 KERNEL_PLACE = "probability_dtype"  # the kernel's own: single device has it too
 FINAL = "final rounding"
 FORWARD = ("out", "lse", "delta")  # what the backward rounds is nothing to these

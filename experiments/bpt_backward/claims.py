@@ -12,7 +12,6 @@ from accuracy.verdict.verdict import verdicts
 ISSUE_DQ = (7.5e-5, 1.24e-2, 1.95e-2, 2.53e-2, 3.01e-2, 3.44e-2, 3.82e-2, 4.17e-2)  # mean diff on ranks 0 to 7
 ISSUE_TOKENS = 16_384  # causal Gaussian rows have a mean lse of 9.204 at that length, as the issue printed
 HEALTHY, STALE = "bpt_ring", "bpt_ring_stale"
-CASE = {"variant": STALE, "tensor": "dq", "dtype": "float16", "world_size": 8}  # what README's Answer is about
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:

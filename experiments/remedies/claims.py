@@ -17,7 +17,6 @@ SINGLE_DEVICE = 1.02  # times single device's error: what is called as good as o
 RINGS = ("ring", "zigzag")
 GRADIENT_TENSORS = ("dq", "dk", "dv")
 # What README's Answer is about:
-CASE = {"variant": "ring", "precision": ""}
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:

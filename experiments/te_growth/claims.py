@@ -19,13 +19,6 @@ OUT, DQ = "out_accumulator=accumulate", "dq_accumulator=accumulate"
 DKV = "dkv_accumulator=accumulate"
 DKV_WIRE = f"{DKV},gradient_wire=accumulate"
 ALL, WRITTEN = f"{OUT},{DQ},{DKV_WIRE}", "merge=rescaled_twice"
-CASE = {
-    "variant": "te_p2p",
-    "precision": "",
-    "tensor": "out",
-    "dtype": "bfloat16",
-    "world_size": 256,
-}  # what README's Answer is about
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from accuracy.core.paths import PACKAGE
-from accuracy.report.about import passages
 from experiments.blocks import complaints, documents, loose, unclaimed
 
 ROOT = PACKAGE.parent
@@ -124,10 +123,3 @@ def test_an_experiment_has_a_readme_with_its_table_and_command_and_a_config_or_i
     folders = {path for path in (ROOT / "experiments").glob("*/") if any(path.rglob("*.py"))}
     assert {folder.name for folder in folders if not (folder / "README.md").is_file()} <= {"__pycache__"}
     assert not {path.stem for path in (ROOT / "experiments").rglob("*.py")} & sys.stdlib_module_names
-
-
-def test_a_report_shows_what_is_in_blocks_without_their_marks() -> None:
-    found = passages("packages")["Finding"]
-    assert "<td>ring</td>" in found
-    assert "!--" not in found
-    assert "--&gt;" not in found

@@ -1,4 +1,4 @@
-"""An experiment's README and claims in a report: safe, and not able to change the table."""
+"""An experiment's claims in a report: not able to change the table."""
 
 from pathlib import Path
 
@@ -6,61 +6,13 @@ import pandas as pd
 import pytest
 
 from accuracy.core import paths
-from accuracy.report.about import sections, to_html
 from accuracy.report.build import write_report
-from accuracy.results import table
-from accuracy.results.claim import Claim, answer_case, experiment_folder, judge
-from tests.unit.report import page_check
-from tests.unit.report.synthetic import HOSTILE, Shape, write_run
+from accuracy.results.claim import Claim, experiment_folder, judge
+from tests.unit.report.synthetic import Shape, write_run
 
 ROOT = Path(__file__).parents[3]
 RESULTS = pd.DataFrame({"error_rel": [1.0, 2.0]})
 HEAD = "from accuracy.results.claim import Claim\n\n\ndef claims(results):\n    "
-MARKDOWN = """A **bold** `code`.
-
-- one
-
-1. first
-
-   still first
-
-|a|b|
-|-|-|
-|1|2|
-
-[text](https://x.y) and [beside](../depth/README.md), <b>raw</b>
-
-```
-x <y
-
-z
-```
-"""
-PARTS = (
-    "<strong>bold</strong>", "<code>code</code>", "<li>one</li>", "<ol>", "<p>still first</p>", "<td>2</td>",
-    '<a href="https://x.y">text</a>', "&lt;b&gt;raw", "x &lt;y\n\nz",
-)  # fmt: skip
-
-
-def test_the_markdown_in_use_is_understood_and_a_link_to_a_file_leads_to_the_public_repository_or_is_its_words(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for address, part in (
-        ("", '<span title="experiments/depth/README.md">beside</span>'),
-        ("https://x.z/a", '<a href="https://x.z/a/blob/main/experiments/depth/README.md">beside</a>'),
-    ):
-        monkeypatch.setattr(paths, "ADDRESS", address)
-        html = to_html(MARKDOWN, "experiments/packages")
-        assert [each for each in (*PARTS, part) if each not in html] == []
-
-
-def test_an_experiments_readme_is_escaped_and_no_link_of_it_runs() -> None:
-    text = "# Title\n## Question\nX\n\n- `X`\n\n```\nX\n```\n\n|a|b|\n|-|-|\n|X|1|\n".replace("X", HOSTILE)
-    html = to_html(sections(text)["Question"])
-    assert page_check.dangerous(html) == []
-    assert "<script" not in html
-    for link in ("javascript:alert(1)", "data:text/html,x", "vbscript:x"):
-        assert "href" not in to_html(f"[text]({link})")
 
 
 @pytest.fixture
@@ -87,23 +39,14 @@ def test_claims_cannot_change_a_table_and_a_faulty_file_is_a_claim_that_does_not
         assert judge(name, RESULTS) == []
 
 
-def test_claims_and_prose_are_in_the_report(experiment: Path, tmp_path: Path) -> None:
+def test_claims_are_in_the_report_and_the_readme_is_named_or_linked_to(
+    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (experiment / "claims.py").write_text(HEAD + "return [Claim('It holds.', True, 'seen')]\n")
-    (experiment / "README.md").write_text("# T\n\n## Question\nWhy?\n\n## Prediction\nSo.\n\n## Finding\nYes.\n")
+    (experiment / "README.md").write_text("# T\n")
     shape = Shape(("ring",), ("bfloat16",), (2,), tensors=("out",), record={"experiment": "made_up"})
-    page = write_report(write_run(tmp_path / "run", shape)).path.read_text(encoding="utf-8")
-    parts = ("It holds.", "<p>Why?</p>", "<p>So.</p>", "<p>Yes.</p>", "claims held: 1 of 1")
-    assert [part for part in parts if part not in page] == []
-
-
-ANSWERS = [
-    path.parent.name
-    for path in sorted(ROOT.glob("experiments/*/README.md"))
-    if sections(path.read_text()).get("Answer")
-]
-
-
-def test_an_answer_names_a_case_that_was_measured() -> None:
-    for experiment, case in ((name, pd.Series(answer_case(name))) for name in ANSWERS if answer_case(name)):
-        tables = (table.read_results(path.parent) for path in (ROOT / "reports" / experiment).glob("*/results.parquet"))
-        assert any((rows[[*case.index]].fillna("") == case).all(axis=1).any() for rows in tables), experiment
+    run, path = write_run(tmp_path / "run", shape), "experiments/made_up/README.md"
+    for address, part in (("", f"<code>{path}</code>"), ("https://x.z/a", f'"https://x.z/a/blob/main/{path}">')):
+        monkeypatch.setattr(paths, "ADDRESS", address)
+        page = write_report(run).path.read_text(encoding="utf-8")
+        assert [each for each in ("It holds.", "claims held: 1 of 1", part) if each not in page] == []
