@@ -27,7 +27,6 @@ SETTINGS = {
     "html_theme": "furo",
     "html_title": "attention-accuracy",
     "html_static_path": ["_static"],
-    "html_css_files": ["matrix.css"],
     "html_copy_source": False,
     "html_show_sphinx": False,
     "html_show_copyright": False,
@@ -59,7 +58,7 @@ def write_reports(root: Path, whole: Path, chosen: Sequence[str] = ()) -> list[R
 def write_pages(root: Path, source: Path, reports: Sequence[Report]) -> None:
     """Everything that Sphinx reads."""
     found = pages.places(root, reports)
-    texts = {"api.md": pages.API, "_static/matrix.css": pages.STYLE}
+    texts = {"api.md": pages.API}
     with suppress(NoReport):  # many_ranks is not published
         board = write_leaderboard(root / "reports", source / "_whole" / pages.BOARD)
         texts[pages.LEADERBOARD] = pages.leaderboard_page(list(dict.fromkeys(map(str, board["variant"]))))

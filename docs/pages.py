@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import accuracy
-from accuracy.chart.view import Table
 from accuracy.report.build import ReportSummary
 from docs.links import relinked
 
@@ -35,11 +34,6 @@ API = f"""# API
 .. automodule:: accuracy.plot
    :members:
 ```
-"""
-
-
-STYLE = """table.matrix td { text-align: right; white-space: nowrap; }
-table.matrix td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 """
 
 
@@ -86,7 +80,7 @@ def leaderboard_page(names: Sequence[str]) -> str:
 
 
 def report_page(report: Report, pages: Mapping[str, str]) -> str:
-    """Headline, facts and matrix of a report, so that a search finds it, and the way to all of it."""
+    """Headline and facts of a report, so that a search finds it, and the way to all of it."""
     answer, experiment = report.summary.answer, report.place.split("/")[1]
     readme = relinked(
         f"[{experiment}](../../../experiments/{experiment}/README.md)", f"{report.place}/x", report.page, pages
@@ -100,17 +94,8 @@ def report_page(report: Report, pages: Mapping[str, str]) -> str:
         f'<p><a class="open" href="{Path(report.place).name}/report.html">Open the report: charts, ranks, tokens, rows'
         "</a></p>",
         f"Experiment: {readme}",
-        *([_matrix(answer.matrix)] if answer.matrix else []),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _matrix(table: Table) -> str:
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in table.head)
-    rows = ("".join(f"<td>{html.escape(cell.text)}</td>" for cell in row) for row in table.rows)
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    caption = f"<caption>{html.escape(table.caption)}</caption>"
-    return f'<div class="table-wrapper"><table class="docutils matrix">{caption}<tr>{head}</tr>{body}</table></div>'
 
 
 def _contents(pages: Mapping[str, str], reports: Sequence[Report], board: bool) -> str:

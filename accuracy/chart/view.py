@@ -42,13 +42,11 @@ def palette_style() -> str:
 
 @dataclass(frozen=True)
 class TableCell:
-    """One table cell. detail: a second, smaller line; kind: a CSS class; heat: -1..1, its place on the diverging scale,
-    None for no colour; hint: shown on hovering."""
+    """One table cell. detail: a second, smaller line; kind: a CSS class; hint: shown on hovering."""
 
     text: str
     detail: str = ""
     kind: str = ""
-    heat: float | None = None
     hint: str = ""
 
 

@@ -1,6 +1,6 @@
 """How far apart are the two paths of a run's pairs? A table of the furthest pairs, and two tiles."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,13 +9,11 @@ import pandas as pd
 from accuracy.chart.view import Table, TableCell, grid
 from accuracy.core.number import count, plain, ratio, scientific
 from accuracy.paths.table import BEYOND, EQUAL, SETTING, pairs
-from accuracy.report.matrix import OTHER, heat_cell
-from accuracy.report.series import tensor_order
-from accuracy.results.table import ALL_RANKS
+from accuracy.results.table import ALL_RANKS, ALL_TENSORS
 from accuracy.verdict.headline import Tile
 
 TITLE = "Drift over the limit of two healthy roundings"
-NEARER = "nearer"
+NEARER, MARK = "nearer", "▲ "
 MOST_PAIRS = 40
 
 
@@ -64,17 +62,19 @@ def _table(most: pd.DataFrame) -> Table:
     for row in most.to_dict("records"):
         cells[row["pair"], row["tensor"]] = _cell(row)
     for pair, same in most[most["nearer"] != "neither"].groupby("pair"):
-        sides = same.groupby("nearer")["tensor"].agg(lambda names: ", ".join(tensor_order(names)))
+        sides = same.groupby("nearer")["tensor"].agg(lambda names: ", ".join(_ordered(names)))
         cells[str(pair), NEARER] = "; ".join(f"{side}: {names}" for side, names in sides.items())
     caption = f"{TITLE}, all ranks, and the drift itself. Nearer to the reference: the first path (a), the second (b)"
-    return grid(caption, ["pair"], [*tensor_order(most["tensor"]), NEARER], cells)
+    return grid(caption, ["pair"], [*_ordered(most["tensor"]), NEARER], cells)
+
+
+def _ordered(tensors: Iterable[str]) -> list[str]:
+    return sorted({*tensors}, key=ALL_TENSORS.index)
 
 
 def _cell(row: Mapping[Any, Any]) -> TableCell:
     """The drift over the limit, with a mark where it is beyond, and the drift."""
     if row["label"] == EQUAL:
         return TableCell(EQUAL, kind="absent", hint="to the last bit")
-    beyond = row["label"] == BEYOND
-    cell = heat_cell(row["over"])
-    mark, kind = (f"{OTHER} ", " flagged") if beyond else ("", "")
-    return TableCell(f"{mark}{plain(row['over'])}", scientific(row["drift_rel"], 2), f"{cell.kind}{kind}", cell.heat)
+    mark, kind = (MARK, "flagged") if row["label"] == BEYOND else ("", "")
+    return TableCell(f"{mark}{plain(row['over'])}", scientific(row["drift_rel"], 2), kind)

@@ -24,8 +24,8 @@ from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.number import count
 from accuracy.report.about import command
 from accuracy.report.folder import Material
-from accuracy.report.matrix import gravest
 from accuracy.report.series import SINGLE_DEVICE, facets_of, with_labels
+from accuracy.report.worst import gravest
 from accuracy.results.table import ALL_RANKS, LOSSES, METRICS, METRICS_OF_PAIRS, OK
 from accuracy.verdict.facts import Worst
 from accuracy.verdict.growth import FEWEST_WORLD_SIZES, Growth, fit_growth
@@ -59,7 +59,7 @@ def preset_of(worst: Worst | None) -> dict[str, Any]:
 def rows_of(made: Material) -> pd.DataFrame:
     """Return all rows of the run, with `series`, `facet` and what the views need beside."""
     # of each row over all ranks the gravest label that is not rounding
-    labels = {key: label for key, (label, _) in gravest(made.cells).items() if label != ROUNDING}
+    labels = {key: label for key, label in gravest(made.cells).items() if label != ROUNDING}
     keys = made.whole[["named", "dtype", "world_size", "tensor"]].itertuples(index=False, name=None)
     verdicts = pd.Series([labels.get(key, "") for key in keys], index=made.whole.index, dtype="object")
     rows = made.labelled.assign(verdict=verdicts.reindex(made.labelled.index, fill_value=""))
@@ -215,7 +215,7 @@ def published_positions(results: pd.DataFrame, positions: pd.DataFrame) -> pd.Da
     measured = results[(results["status"] == OK) & results["tensor"].notna()]
     shown: list[str] = []
     for facet in facets_of(with_labels(results).loc[measured.index])[:MOST_SETTINGS]:
-        rows = facet.rows[facet.rows["case_id"].isin(positions["case_id"])]
+        rows = facet[facet["case_id"].isin(positions["case_id"])]
         size = chosen_world(rows["world_size"].unique().tolist()) if len(rows) else None
         shown += [*rows.loc[(rows["world_size"] == size) | (rows["variant"] == SINGLE_DEVICE), "case_id"]]
     return positions[positions["case_id"].isin(shown)]

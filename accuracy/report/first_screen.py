@@ -1,17 +1,16 @@
-"""The first screen of a run: badge, title, numbers, advice and matrix; the key picture is drawn from the rows."""
+"""The first screen of a run: badge, title, numbers and advice; its picture and matrix are drawn from the rows."""
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
 
-from accuracy.chart.view import Table
 from accuracy.core import fields
 from accuracy.report import about
 from accuracy.report.drift import Drift
 from accuracy.report.folder import DIAGNOSE, Material, Run
-from accuracy.report.matrix import JUDGED, MARKS, matrix, worst_cell
-from accuracy.report.series import facets_of, geometric_means
+from accuracy.report.series import geometric_means
+from accuracy.report.worst import JUDGED, worst_cell
 from accuracy.results.glossary import defined
 from accuracy.results.table import ALL_RANKS, FAILED, OK, UNSUPPORTED
 from accuracy.verdict import headline as template
@@ -27,8 +26,8 @@ NEARER = 0.8  # of the worst cell's ratio: a variant to take instead is better b
 @dataclass(frozen=True)
 class Answer:
     """badge, title, tiles: the verdict and its numbers; advice: cause and what to do; command: what names the step that
-    is wrong; facts: one line; matrix: of the case that the verdict is about, which every view of the page opens on
-    (worst)."""
+    is wrong; facts: one line; terms: its words, defined; worst: the case that the verdict is about, which every view of
+    the page opens on."""
 
     badge: str
     title: str
@@ -36,21 +35,13 @@ class Answer:
     advice: str
     command: str
     facts: str
-    matrix: Table | None = None
-    more: str = ""
-    marks: str = ""
+    terms: str = ""
     worst: Worst | None = None
 
     @property
     def tone(self) -> str:
         """The badge's class."""
         return tone(self.badge)
-
-    @property
-    def terms(self) -> str:
-        """The words of the first screen, defined where they are first met."""
-        table = self.matrix
-        return defined(*(tile.label for tile in self.tiles), *((table.caption, *table.head) if table else ()))
 
 
 def answer(made: Material, drift: Drift | None = None) -> Answer:
@@ -67,12 +58,8 @@ def answer(made: Material, drift: Drift | None = None) -> Answer:
     text = f"{AGAIN} {text}" if run.missing_cases and AGAIN not in text else text
     advice = BEYOND_IS_A_FACT if drift and not blamed and worst else text
     tiles = (*drift.tiles, tiles[0], tiles[-1]) if drift else tiles
-    first = Answer(badge, title, tiles, advice, command, about.facts_line(run, made.claims))
-    if worst is None:
-        return first
-    facet = next(each for each in facets_of(measured) if each.label == worst.facet)
-    table, more = matrix(facet, made.cells, worst)
-    return replace(first, matrix=table, more=more, marks=MARKS, worst=worst)
+    words = defined(*(tile.label for tile in tiles), *measured["tensor"].unique())
+    return Answer(badge, title, tiles, advice, command, about.facts_line(run, made.claims), words, worst)
 
 
 def _cases(run: Run) -> dict[str, int]:

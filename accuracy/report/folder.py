@@ -12,7 +12,7 @@ import pandas as pd
 from accuracy.core import fields
 from accuracy.core.errors import ConfigError, printable
 from accuracy.report import series
-from accuracy.report.matrix import furthest_first
+from accuracy.report.worst import furthest_first
 from accuracy.results import storage, table
 from accuracy.results.claim import Claim, judge
 from accuracy.results.table import ALL_RANKS

@@ -4,9 +4,7 @@ A series is a variant, with its options, precision, kernel and world where the r
 holds everything else fixed: dtype, problem, inputs, device. Along a series run the world size, the seeds, the ranks.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -22,34 +20,6 @@ _ALONG = ("dtype", "world_size", "seed")  # the facet's name, and what runs alon
 _FACET_DETAILS = tuple(name for name in fields.names_but(fields.VARIANT) if name not in (*_SERIES_DETAILS, *_ALONG))
 _UNNAMED = {each.name for each in fields.FIELDS if each.knobs or each.type != "string"}
 _FINENESS = {name: -each.unit_roundoff for name, each in DTYPES.items()}
-
-
-@dataclass(frozen=True)
-class Facet:
-    """rows: measured rows, all ranks and tensors, with the columns `series` and `facet`."""
-
-    label: str
-    rows: pd.DataFrame
-
-    @cached_property
-    def whole(self) -> pd.DataFrame:
-        """The rows over all ranks together."""
-        return self.rows[self.rows["rank"] == -1]
-
-    @cached_property
-    def widest(self) -> pd.DataFrame:
-        """Of `whole`, every series at its own largest world size: bpt and single_device know only 1."""
-        return self.whole[self.whole["world_size"] == self.whole.groupby("series")["world_size"].transform("max")]
-
-    @cached_property
-    def tensors(self) -> list[str]:
-        """The tensors measured here, in the order of the table's contract."""
-        return tensor_order(self.rows["tensor"])
-
-    @cached_property
-    def largest_world(self) -> int:
-        """The largest world size measured here."""
-        return int(self.rows["world_size"].max())
 
 
 def with_labels(results: pd.DataFrame) -> pd.DataFrame:
@@ -86,16 +56,6 @@ def _varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
     return [name for name in names if rows[name].nunique(dropna=False) > 1]
 
 
-def short_names(labels: Iterable[str]) -> dict[str, str]:
-    """Labels without the details that all of them share: beside each other these tell nothing."""
-    parts = {label: label.split(" · ") for label in labels}
-    shared = set.intersection(*({*details} for _, *details in parts.values())) if len(parts) > 1 else set()
-    return {
-        label: " · ".join([first, *(each for each in details if each not in shared)])
-        for label, (first, *details) in parts.items()
-    }
-
-
 def in_reading_order(labelled: pd.DataFrame) -> pd.DataFrame:
     """Rows by dtype from coarse to fine, then along the case's axes, tensors in the order of the contract; the seeds
     of one number stand together."""
@@ -105,17 +65,11 @@ def in_reading_order(labelled: pd.DataFrame) -> pd.DataFrame:
     return labelled.loc[keys.sort_values(order, kind="stable").index].reset_index(drop=True)
 
 
-def facets_of(labelled: pd.DataFrame) -> list[Facet]:
-    """All facets of measured rows, coarsest dtype first."""
+def facets_of(labelled: pd.DataFrame) -> list[pd.DataFrame]:
+    """The rows of each facet, coarsest dtype first."""
     found = [(str(rows["dtype"].iloc[0]), str(label), rows) for label, rows in labelled.groupby("facet")]
     found.sort(key=lambda each: (_FINENESS.get(each[0], 0.0), *each[:2]))
-    return [Facet(label, rows) for _, label, rows in found]
-
-
-def tensor_order(tensors: Iterable[str]) -> list[str]:
-    """Names of the tensors present: the contract's order, unknown ones after."""
-    present = set(pd.Series(tensors).dropna())
-    return [name for name in ALL_TENSORS if name in present] + sorted(present - set(ALL_TENSORS))
+    return [rows for *_, rows in found]
 
 
 def geometric_means(rows: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:

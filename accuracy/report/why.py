@@ -12,7 +12,7 @@ from accuracy.chart.view import Table, TableCell, cells, grid
 from accuracy.core.dtype import DTYPES
 from accuracy.core.number import MISSING, TIMES, count, listed, ratio, scientific, signed
 from accuracy.report.folder import Material
-from accuracy.report.matrix import worst_cell
+from accuracy.report.worst import worst_cell
 from accuracy.results.table import ALL_TENSORS
 from accuracy.verdict import words
 from accuracy.verdict.facts import Cause, Facts

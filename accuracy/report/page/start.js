@@ -90,7 +90,7 @@ function goTo(scroll) {
   if (page.data && section && !location.hash.includes("?")) history.replaceState(null, "", addressOf(page.state, section));
 }
 
-/** Everything interactive is added here; without it the page has the answer, the matrix and its tables. */
+/** Everything interactive is added here; without it the page has the answer and its reasons. */
 async function start() {
   for (const code of document.querySelectorAll("main section:not(#environment) pre.command code")) code.after(copyButton(code));
   const explorer = document.getElementById("explorer"), rows = document.getElementById("row-explorer");

@@ -1,21 +1,18 @@
-"""Every variant's tensors at its most ranks, the worst first: ratios, with a mark where the verdict is not rounding."""
+"""Which cell is a page about: the worst of what is wrong, or of all? And the gravest label of each."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from accuracy.chart.view import Table, TableCell, grid
 from accuracy.core import fields
 from accuracy.core.dtype import DTYPES, PROBES
-from accuracy.core.number import MISSING, TIMES, as_float, count, ratio
-from accuracy.report.series import SINGLE_DEVICE, Facet, geometric_means, short_names
+from accuracy.report.series import SINGLE_DEVICE, geometric_means
 from accuracy.results.table import ALL_RANKS, TENSORS
 from accuracy.verdict.evidence import INDEPENDENT
 from accuracy.verdict.facts import Facts, Worst
 from accuracy.verdict.inside import is_healthy
-from accuracy.verdict.label import BUGS, LABELS, ROUNDING
+from accuracy.verdict.label import LABELS, ROUNDING
 
 JUDGED = ("out", "dq", "dk", "dv")  # what a model trains on: lse is float32 whatever the case, delta follows from out
 CELL = ["facet", "series", "variant", "kernel", "dtype", "world_size", "tensor"]
@@ -123,73 +120,13 @@ def _where(rows: pd.DataFrame, wanted: "pd.Series[bool]") -> pd.DataFrame:
     return rows[wanted] if wanted.any() else rows
 
 
-SATURATED_OCTAVES = 2.0  # a quarter of the single-device error, or four times it, has the full colour
-MOST_ROWS = 10  # that stand beside the picture on a screen of 900 px
-BUG, OTHER = "✘", "▲"
-MARKS = f"{BUG} bug · {OTHER} flagged, no bug proven · no mark: rounding · grey: computes coarser inside, as it may"
 INSIDE = "coarser inside"  # of a healthy cell whose ratio tells that the function computes in float32, say
 ORDER = (*LABELS[:-2], INSIDE, *LABELS[-2:])
-Verdict = tuple[str, str]
-"""A label and its evidence."""
 
 
-def matrix(facet: Facet, judged: pd.DataFrame, worst: Worst) -> tuple[Table, str]:
-    """The table of a facet and what it leaves out. judged: verdicts with the column `named`."""
-    column, rows = ratio_of(worst.alone), facet.widest
-    rows = rows if worst.alone else rows[rows["variant"] != SINGLE_DEVICE]
-    labels, largest = gravest(judged[judged["dtype"] == worst.dtype]), facet.largest_world
-    ratios = geometric_means(rows, ["series", "named", "world_size", "tensor"], [column]).reset_index()
-    gated = ratios[ratios["tensor"].isin(JUDGED)]
-    order = (gated if len(gated) else ratios).groupby("series")[column].max().sort_values(ascending=False)
-    mine = {str(series): rows for series, rows in ratios.groupby("series")}
-    ranked = [worst.series, *(name for name in [*order.index, *mine] if name != worst.series)]
-    short = short_names(mine)
-    found: dict[str, dict[str, TableCell]] = {}
-    for series in dict.fromkeys(name for name in ranked if name in mine):
-        for row in mine[series].to_dict("records"):
-            size, tensor = int(row["world_size"]), str(row["tensor"])
-            name = short[series] + ("" if size == largest else f" ({count(size, 'rank')})")
-            verdict = labels.get((str(row["named"]), worst.dtype, size, tensor), (ROUNDING, ""))
-            here = (series, tensor) == (worst.series, worst.tensor)
-            found.setdefault(name, {})[tensor] = _cell(row[column], *verdict, here)
-    what = "the rounding floor" if worst.alone else "single device's"
-    caption = f"Error over {what}, {facet.label}, {count(largest, 'rank')}{' together' if largest > 1 else ''}"
-    tensors = sorted(facet.tensors, key=lambda name: name not in JUDGED)
-    left = len(found) - MOST_ROWS
-    cells = {(name, tensor): cell for name in [*found][:MOST_ROWS] for tensor, cell in found[name].items()}
-    return grid(caption, ["variant"], tensors, cells), f"and {left} more, none worse" if left > 0 else ""
-
-
-def gravest(judged: pd.DataFrame) -> dict[tuple[str, str, int, str], Verdict]:
-    """The gravest label of each variant, dtype, number of ranks and tensor, with its evidence."""
-    found: dict[tuple[str, str, int, str], Verdict] = {}
+def gravest(judged: pd.DataFrame) -> dict[tuple[str, str, int, str], str]:
+    """The gravest label of each variant, dtype, size and tensor. judged: verdicts with the column `named`."""
     inside = is_healthy(judged) & (judged["label"] != ROUNDING)
-    for row in judged.assign(label=judged["label"].mask(inside, INSIDE)).to_dict("records"):
-        key = (str(row["named"]), str(row["dtype"]), int(row["world_size"]), str(row["tensor"]))
-        both = found.get(key, (LABELS[-1], "")), (str(row["label"]), str(row["sentence"]))
-        found[key] = min(both, key=lambda one: ORDER.index(one[0]))
-    return found
-
-
-def _cell(value: float, label: str, sentence: str, here: bool) -> TableCell:
-    """The ratio, always; a mark before it where the verdict is not rounding."""
-    cell, accused = heat_cell(value), " accused" * here
-    if label == INSIDE:
-        return TableCell(cell.text.removesuffix(TIMES), "", f"inside{accused}", hint=sentence)
-    mark = "" if label in (ROUNDING, LABELS[-1]) else f"{BUG if label in BUGS else OTHER} "
-    kind = f"{cell.kind}{' flagged' if mark else ''}{accused}"
-    hint = f"{label}: {sentence}" if mark else cell.hint
-    return TableCell(f"{mark}{cell.text.removesuffix(TIMES)}", "", kind, cell.heat, hint)
-
-
-def heat_cell(value: object) -> TableCell:
-    """A ratio with its colour: logarithmic, none at 1."""
-    number = as_float(value)
-    if math.isnan(number):
-        return TableCell(MISSING, kind="absent", hint="not defined or not measured")
-    if math.isinf(number):
-        hint = "not finite, or the single-device kernel's error is zero"
-        return TableCell("∞", kind="heat infinite", heat=1.0, hint=hint)
-    octaves = math.log2(number) if number > 0 else -SATURATED_OCTAVES
-    heat = max(-1.0, min(1.0, octaves / SATURATED_OCTAVES))
-    return TableCell(ratio(number), kind="heat hot" if heat >= 0 else "heat cold", heat=round(heat, 3))
+    graves = judged["label"].mask(inside, INSIDE).map(ORDER.index)
+    least = graves.groupby([judged[name] for name in ("named", "dtype", "world_size", "tensor")], sort=False).min()
+    return {key: ORDER[place] for key, place in least.items()}
