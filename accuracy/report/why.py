@@ -85,7 +85,7 @@ def _blocks(facts: Facts) -> Iterator[Table]:
 def _block(times: float | None) -> TableCell:
     if times is None:
         return TableCell(MISSING, kind="absent")
-    return TableCell("missing" if times == 0 else f"{times:g}{TIMES}", kind="heat hot flagged", heat=1.0)
+    return TableCell("missing" if times == 0 else f"{times:g}{TIMES}", kind="flagged")
 
 
 def _link(blamed: Facts, measured: pd.DataFrame) -> str:

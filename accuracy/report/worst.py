@@ -1,6 +1,7 @@
 """Which cell is a page about: the worst of what is wrong, or of all? And the gravest label of each."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -129,4 +130,5 @@ def gravest(judged: pd.DataFrame) -> dict[tuple[str, str, int, str], str]:
     inside = is_healthy(judged) & (judged["label"] != ROUNDING)
     graves = judged["label"].mask(inside, INSIDE).map(ORDER.index)
     least = graves.groupby([judged[name] for name in ("named", "dtype", "world_size", "tensor")], sort=False).min()
-    return {key: ORDER[place] for key, place in least.items()}
+    found: dict[Any, int] = least.to_dict()
+    return {key: ORDER[place] for key, place in found.items()}
