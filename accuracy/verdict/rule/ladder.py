@@ -81,7 +81,7 @@ def beyond(evidence: Evidence) -> Finding | None:
     rows = evidence.all_ranks
     band = evidence.band(evidence.dtype) if inside.is_foreign(evidence) else 0.0
     rows = rows.where((rows["beyond"] > 0) & (rows["error_max"] > band * rows["reference_rms"]))
-    if not len(rows):
+    if not len(rows) or (evidence.in_parts and evidence.dtype == inside.FINEST):  # the bound is that of float32
         return None
     numbers: Numbers = {"beyond": float(rows["beyond"].max()), "inputs": ", ".join(sorted(set(rows["inputs"])))}
     return Finding(LOGIC, "beyond", numbers)
