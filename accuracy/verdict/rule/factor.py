@@ -44,7 +44,6 @@ UNITS = {CUT: 2.0, **dict.fromkeys(EIGHT_BITS, 0.41)}
 """Four operands on the way to dq and dk lose up to half a unit roundoff of themselves each, in the mean, where digits
 are cut off, as P may beside 16-bit inputs. The error of a value in 8 bits is one that all rows share: of few tokens it
 is no mean of many."""
-TERMS_A_STEP = 8.0  # that a tensor core adds to a sum at once, which then loses up to u of itself in the mean
 MOST_OF_IT = math.sqrt(0.5)  # of the error: half of its square
 FEWEST_SEEDS = 4
 LEVEL = 0.999
@@ -78,22 +77,15 @@ def _factor(evidence: Evidence, share: float) -> Finding | None:
     if not shown or abs(gain) < share * typical(rows["error_rel"]):
         return None
     if gain < 0 and certain <= by_sums_cut_off(evidence):
-        return Finding(PRECISION_FLOOR, "sums_cut", {inside.MARK: inside.SUMS, "gain": gain, "floor": evidence.dtype})
+        return Finding(PRECISION_FLOOR, "sums_cut", {inside.MARK: inside.SUMS, "gain": gain, "floor": inside.FORMAT})
     label = LOGIC if certain > evidence.unit_roundoff else BIASED
     return Finding(label, "factor", {"gain": gain, "gain_se": error, "factor": 1 + gain, "inputs": INDEPENDENT})
 
 
 def by_sums_cut_off(evidence: Evidence) -> float:
     """By how much a user's function in float32 may shrink a tensor whose sums a tensor core adds."""
-    own = evidence.effective == "float32" and inside.is_foreign(evidence)
-    return cut_off(evidence.key, evidence.tensor) if own else 0.0
-
-
-def cut_off(setting: Mapping[str, Any], tensor: str) -> float:
-    """By how much sums in float32 shrink at most where a tensor core cuts off what does not fit, after each step."""
-    of_queries = float(setting["seqlen_q"]) * float(setting["heads"]) / float(setting["heads_kv"])
-    terms = of_queries if tensor in ("dk", "dv") else float(setting["seqlen"])
-    return terms / TERMS_A_STEP * form_of("float32").unit_roundoff
+    own = evidence.effective_in(evidence.dtype) == inside.FORMAT and inside.is_foreign(evidence)
+    return inside.cut_off(evidence.key, evidence.tensor) if own else 0.0
 
 
 def are_sums_cut_off(evidence: Evidence, rows: Rows) -> bool:
@@ -111,7 +103,7 @@ def is_scaled(row: Mapping[str, Any]) -> bool:
     effective = CUT if arithmetic == CUT else own
     quantised = unit_roundoff(str(row["kernel"]), str(row["kernel_options"]))
     own = effective == "float32" != arithmetic and fields.is_foreign(row["options"])
-    if own and row["error_gain"] < 0 and certain <= cut_off(row, row["tensor"]):
+    if own and row["error_gain"] < 0 and certain <= inside.cut_off(row, row["tensor"]):
         return False
     return row["inputs"] == INDEPENDENT and _is_certain(row["tensor"], effective, rows[0], certain, quantised)
 
