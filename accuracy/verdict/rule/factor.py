@@ -99,8 +99,8 @@ def is_scaled(row: Mapping[str, Any]) -> bool:
     certain = abs(row["error_gain"]) - STANDARD_ERRORS * row["error_gain_se"]
     rows, _ = extent(row, row["tensor"], np.array([row["rank"]]))
     arithmetic = fields.arithmetic_of(row["options"])
-    own = computed_in(effective_dtype(row["tensor"], row["dtype"]), row["dtype"], arithmetic)
-    effective = CUT if arithmetic == CUT else own
+    effective = computed_in(effective_dtype(row["tensor"], row["dtype"]), row["dtype"], arithmetic)
+    effective = CUT if arithmetic == CUT else effective
     quantised = unit_roundoff(str(row["kernel"]), str(row["kernel_options"]))
     own = effective == "float32" != arithmetic and fields.is_foreign(row["options"])
     if own and row["error_gain"] < 0 and certain <= inside.cut_off(row, row["tensor"]):
