@@ -29,6 +29,9 @@ TIMES = 8.0
 LEAST = 1 / 16  # of a unit roundoff: less is no rounding to float32 of more than a few elements
 ONE_WAY = 0.3  # of the error's root mean square; a constant factor's share is 0.8 for Gaussian references
 DEVIATIONS = 5.0
+THREE_PRODUCTS = 16.0
+"""Unit roundoffs that dq and dk lose to three products of parts in TF32 that are cut off: four operands 2.8 each in the
+mean, and twice the product of two small parts, 2."""
 TERMS_A_STEP = 8.0  # that a tensor core adds to a sum at once, which then loses up to u of itself in the mean
 MARK = "inside"  # in the numbers of a finding that is a fact and no fault: float32 inside, or one of the next three
 LSE, WEIGHTS, SCORES = "lse", "weights", "scores"  # lse stored in float32; equal values, or scores, in 16 bits
@@ -118,10 +121,11 @@ def _stored_in_float32(evidence: "Evidence", dtype: str) -> bool:
 
 
 def cut_off(setting: Mapping[str, Any], tensor: str) -> float:
-    """By how much sums in float32 shrink at most where a tensor core cuts off what does not fit, after each step."""
+    """By how much sums in float32 shrink at most where a tensor core cuts off what does not fit, after each step, or of
+    each operand beyond the second part."""
     of_queries = float(setting["seqlen_q"]) * float(setting["heads"]) / float(setting["heads_kv"])
     terms = of_queries if tensor in ("dk", "dv") else float(setting["seqlen"])
-    return terms / TERMS_A_STEP * FORMATS[FORMAT].unit_roundoff
+    return max(terms / TERMS_A_STEP, THREE_PRODUCTS) * FORMATS[FORMAT].unit_roundoff
 
 
 def _within(evidence: "Evidence", rung: "Rung", coarse: "Rung | None") -> bool:
