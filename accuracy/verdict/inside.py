@@ -135,7 +135,7 @@ def _within(evidence: "Evidence", rung: "Rung", coarse: "Rung | None") -> bool:
     unit = FORMATS[FORMAT].unit_roundoff
     alike = max(coarse.single_device, unit) if coarse else 16 * unit
     measured = max(alike, min(coarse.level, TIMES * alike)) if coarse else alike
-    least = 4 * unit if rung.outward > 0 else max(4 * unit, cut_off(evidence.key, evidence.tensor))
+    least = 4 * unit if rung.outward > 0 else cut_off(evidence.key, evidence.tensor)
     one_way = abs(rung.outward) > max(ONE_WAY, _by_chance(evidence)) and rung.level > least
     return rung.level <= TIMES * max(min(measured, max(1000 * unit, alike)), unit) and not one_way
 
