@@ -38,7 +38,7 @@ from accuracy.runtime import device as devices
 from accuracy.runtime.collectives import may_share
 from accuracy.verdict.diagnosis import too_little
 from accuracy.verdict.floor import LEVEL
-from accuracy.verdict.inside import PRODUCTS
+from accuracy.verdict.inside import PRODUCTS, cut_off
 from accuracy.verdict.label import ONE_RANK
 from accuracy.verdict.rule import factor
 from accuracy.verdict.words import ONE_RANK_ONLY, not_on
@@ -261,7 +261,7 @@ def _times(row: Row) -> float:
     if computed_in(row["dtype"], row["dtype"], arithmetic) in ARITHMETIC:
         least = max(least, OPERANDS * LEVEL * ARITHMETIC[arithmetic].unit_roundoff)
     elif row["dtype"] == "float32" != arithmetic and row["error_gain"] < -factor.STANDARD_ERRORS * row["error_gain_se"]:
-        least = max(least, min(factor.cut_off(row, row["tensor"]), OPERANDS * -row["error_gain"]))
+        least = max(least, min(cut_off(row, row["tensor"]), OPERANDS * -row["error_gain"]))
     return float(row["error_rel"]) / least
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from accuracy.core import fields
-from accuracy.core.dtype import DTYPES, EIGHT_BITS, PROBES
+from accuracy.core.dtype import DTYPES, PROBES
 from accuracy.core.errors import NOT_SHARED
 from accuracy.core.number import count, listed, plain
 from accuracy.results.table import ALL_RANKS, FAILED, NOT_TAKEN, OK, TENSORS, TOO_FEW_RANKS
@@ -102,8 +102,7 @@ def _widths(results: pd.DataFrame, dtypes: tuple[str, ...], verdicts: pd.DataFra
     device over problems, seeds and world sizes, at least 1. A ratio in 16 bits says nothing of one in float32. Inputs
     whose answer is exact, rows in which neither single device nor the floor has an error, and float64, the reference's
     own dtype, have no ratio."""
-    in_8_bits = fields.arithmetic_of(results["options"].iloc[0]) in EIGHT_BITS
-    if inside.FORMAT in inside.marks(verdicts) or in_8_bits:
+    if inside.FORMAT in inside.marks(verdicts) or fields.arithmetic_of(results["options"].iloc[0]):
         dtypes = tuple(dtype for dtype in dtypes if dtype != inside.FINEST)
     rows = results[(results["rank"] == ALL_RANKS) & (results["status"] == OK) & results["dtype"].isin(dtypes)]
     rows = rows[(rows["tensor"] != "lse") & ~rows["inputs"].isin(list(PROBES)) & rows["error_rel"].notna()]

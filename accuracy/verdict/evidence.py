@@ -109,7 +109,7 @@ class Evidence:
 
     def band(self, dtype: str) -> float:
         """The relative error that rounding alone stays below in a case of that dtype."""
-        return rounding_band(self.tensor, dtype, self.arithmetic)
+        return rounding_band(self.tensor, self._judged_as(dtype), self.arithmetic)
 
     def spread_of_scores(self, options: str) -> float:
         """The standard deviation of scores on inputs with these options, of which q and k are independent of each
@@ -139,7 +139,15 @@ class Evidence:
         return fields.arithmetic_of(self.key["options"])
 
     def _computed_in(self, dtype: str) -> str:
+        dtype = self._judged_as(dtype)
         return computed_in(effective_dtype(self.tensor, dtype), dtype, self.arithmetic)
+
+    def _judged_as(self, dtype: str) -> str:
+        """float32 for float64, where out has the error there that the function's own products have in float32."""
+        fine, own = (self.out_rungs.get(each, {}).get(INDEPENDENT) for each in (dtype, inside.FORMAT))
+        if dtype != inside.FINEST or not (self.arithmetic and fine and own):
+            return dtype
+        return inside.FORMAT if own.level / 2 < fine.level < 2 * own.level else dtype
 
     def single_device_has_digits(self, dtype: str) -> bool:
         """Whether the single-device kernel is near the reference in that dtype on some inputs; else the kernel is

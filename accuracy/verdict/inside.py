@@ -10,7 +10,8 @@ the mean is 1 / sqrt(n) of their root mean square: five of these may be chance, 
 """
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -28,6 +29,10 @@ TIMES = 8.0
 LEAST = 1 / 16  # of a unit roundoff: less is no rounding to float32 of more than a few elements
 ONE_WAY = 0.3  # of the error's root mean square; a constant factor's share is 0.8 for Gaussian references
 DEVIATIONS = 5.0
+THREE_PRODUCTS = 16.0
+"""Unit roundoffs that dq and dk lose to three products of parts in TF32 that are cut off: four operands 2.8 each in the
+mean, and twice the product of two small parts, 2."""
+TERMS_A_STEP = 8.0  # that a tensor core adds to a sum at once, which then loses up to u of itself in the mean
 MARK = "inside"  # in the numbers of a finding that is a fact and no fault: float32 inside, or one of the next three
 LSE, WEIGHTS, SCORES = "lse", "weights", "scores"  # lse stored in float32; equal values, or scores, in 16 bits
 ORDER = "order"  # sums in another order from call to call
@@ -115,6 +120,14 @@ def _stored_in_float32(evidence: "Evidence", dtype: str) -> bool:
     return all(0 < rung.bits <= FORMATS[FORMAT].precision for rung in evidence.rungs.get(dtype, {}).values())
 
 
+def cut_off(setting: Mapping[str, Any], tensor: str) -> float:
+    """By how much sums in float32 shrink at most where a tensor core cuts off what does not fit, after each step, or of
+    each operand beyond the second part."""
+    of_queries = float(setting["seqlen_q"]) * float(setting["heads"]) / float(setting["heads_kv"])
+    terms = of_queries if tensor in ("dk", "dv") else float(setting["seqlen"])
+    return max(terms / TERMS_A_STEP, THREE_PRODUCTS) * FORMATS[FORMAT].unit_roundoff
+
+
 def _within(evidence: "Evidence", rung: "Rung", coarse: "Rung | None") -> bool:
     """Whether an error in float64 is one that float32 makes, as measured in the float32 case where there is one."""
     if not math.isfinite(rung.level):
@@ -122,7 +135,8 @@ def _within(evidence: "Evidence", rung: "Rung", coarse: "Rung | None") -> bool:
     unit = FORMATS[FORMAT].unit_roundoff
     alike = max(coarse.single_device, unit) if coarse else 16 * unit
     measured = max(alike, min(coarse.level, TIMES * alike)) if coarse else alike
-    one_way = abs(rung.outward) > max(ONE_WAY, _by_chance(evidence)) and rung.level > 4 * unit
+    least = 4 * unit if rung.outward > 0 else cut_off(evidence.key, evidence.tensor)
+    one_way = abs(rung.outward) > max(ONE_WAY, _by_chance(evidence)) and rung.level > least
     return rung.level <= TIMES * max(min(measured, max(1000 * unit, alike)), unit) and not one_way
 
 

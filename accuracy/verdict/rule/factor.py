@@ -39,10 +39,11 @@ from accuracy.verdict.rows import Rows, mean, typical
 STANDARD_ERRORS = 5.0
 FEWEST_ROWS = 32  # heads of tokens: the standard error of fewer is a guess (Student's t: 5 of 31 degrees are 2e-5)
 SHORT, WIDE = 1 / 8, 4.0  # unit roundoffs
-UNITS = {"tf32_cut": 2.0, **dict.fromkeys(EIGHT_BITS, 0.41)}
+CUT = "tf32_cut"
+UNITS = {CUT: 2.0, **dict.fromkeys(EIGHT_BITS, 0.41)}
 """Four operands on the way to dq and dk lose up to half a unit roundoff of themselves each, in the mean, where digits
-are cut off. The error of a value in 8 bits is one that all rows share: of few tokens it is no mean of many."""
-TERMS_A_STEP = 8.0  # that a tensor core adds to a sum at once, which then loses up to u of itself in the mean
+are cut off, as P may beside 16-bit inputs. The error of a value in 8 bits is one that all rows share: of few tokens it
+is no mean of many."""
 MOST_OF_IT = math.sqrt(0.5)  # of the error: half of its square
 FEWEST_SEEDS = 4
 LEVEL = 0.999
@@ -71,26 +72,20 @@ def _factor(evidence: Evidence, share: float) -> Finding | None:
     gain, error = gain_of(rows)
     certain = abs(gain) - STANDARD_ERRORS * error
     rows_of_tensor = evidence.counts(rows)[0].min()
-    shown = _is_certain(evidence.tensor, evidence.effective, rows_of_tensor, certain, evidence.quantised)
+    effective = CUT if evidence.arithmetic == CUT else evidence.effective
+    shown = _is_certain(evidence.tensor, effective, rows_of_tensor, certain, evidence.quantised)
     if not shown or abs(gain) < share * typical(rows["error_rel"]):
         return None
     if gain < 0 and certain <= by_sums_cut_off(evidence):
-        return Finding(PRECISION_FLOOR, "sums_cut", {inside.MARK: inside.SUMS, "gain": gain, "floor": evidence.dtype})
+        return Finding(PRECISION_FLOOR, "sums_cut", {inside.MARK: inside.SUMS, "gain": gain, "floor": inside.FORMAT})
     label = LOGIC if certain > evidence.unit_roundoff else BIASED
     return Finding(label, "factor", {"gain": gain, "gain_se": error, "factor": 1 + gain, "inputs": INDEPENDENT})
 
 
 def by_sums_cut_off(evidence: Evidence) -> float:
     """By how much a user's function in float32 may shrink a tensor whose sums a tensor core adds."""
-    own = evidence.effective == "float32" and inside.is_foreign(evidence)
-    return cut_off(evidence.key, evidence.tensor) if own else 0.0
-
-
-def cut_off(setting: Mapping[str, Any], tensor: str) -> float:
-    """By how much sums in float32 shrink at most where a tensor core cuts off what does not fit, after each step."""
-    of_queries = float(setting["seqlen_q"]) * float(setting["heads"]) / float(setting["heads_kv"])
-    terms = of_queries if tensor in ("dk", "dv") else float(setting["seqlen"])
-    return terms / TERMS_A_STEP * form_of("float32").unit_roundoff
+    own = evidence.effective_in(evidence.dtype) == inside.FORMAT and inside.is_foreign(evidence)
+    return inside.cut_off(evidence.key, evidence.tensor) if own else 0.0
 
 
 def are_sums_cut_off(evidence: Evidence, rows: Rows) -> bool:
@@ -105,9 +100,10 @@ def is_scaled(row: Mapping[str, Any]) -> bool:
     rows, _ = extent(row, row["tensor"], np.array([row["rank"]]))
     arithmetic = fields.arithmetic_of(row["options"])
     effective = computed_in(effective_dtype(row["tensor"], row["dtype"]), row["dtype"], arithmetic)
+    effective = CUT if arithmetic == CUT else effective
     quantised = unit_roundoff(str(row["kernel"]), str(row["kernel_options"]))
     own = effective == "float32" != arithmetic and fields.is_foreign(row["options"])
-    if own and row["error_gain"] < 0 and certain <= cut_off(row, row["tensor"]):
+    if own and row["error_gain"] < 0 and certain <= inside.cut_off(row, row["tensor"]):
         return False
     return row["inputs"] == INDEPENDENT and _is_certain(row["tensor"], effective, rows[0], certain, quantised)
 
@@ -135,7 +131,7 @@ def shift(dtype: str) -> float:
 
 def biased(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
-    if evidence.tensor == "lse" or evidence.effective in ("float64", "tf32_cut"):
+    if evidence.tensor == "lse" or evidence.effective == "float64" or evidence.arithmetic == CUT:
         return None
     rows = evidence.all_ranks.joined(evidence.probes.where(evidence.probes["rank"] == ALL_RANKS))
     for (name,), same in rows.by("inputs").items():

@@ -81,7 +81,7 @@ def beyond(evidence: Evidence) -> Finding | None:
     rows = evidence.all_ranks
     band = evidence.band(evidence.dtype) if inside.is_foreign(evidence) else 0.0
     rows = rows.where((rows["beyond"] > 0) & (rows["error_max"] > band * rows["reference_rms"]))
-    if not len(rows):
+    if not len(rows) or (evidence.in_parts and evidence.dtype == inside.FINEST):  # the bound is that of float32
         return None
     numbers: Numbers = {"beyond": float(rows["beyond"].max()), "inputs": ", ".join(sorted(set(rows["inputs"])))}
     return Finding(LOGIC, "beyond", numbers)
@@ -167,13 +167,13 @@ def _beyond(evidence: Evidence, dtype: str, name: str) -> bool:
 
 
 def _of_scores(evidence: Evidence, form: Format, name: str) -> float:
-    """What a user's function may make of scores that it rounds to 16 bits; 0 where scores are small, and where no
-    condition number was recorded."""
+    """What a user's function may make of scores that it rounds to 16 bits; 0 where scores are small. Where no condition
+    number was recorded, it is no larger than scores, nor they than lse; 0 where there is none either."""
     if form.bytes != 2 or evidence.has_small_scores(name) or not inside.is_foreign(evidence):
         return 0.0
-    rows = evidence.all_ranks
-    condition = condition_of_scores(evidence, rows.where(rows["inputs"] == name))
-    return FOREIGN_SHORT * LEVEL * form.unit_roundoff * condition if condition == condition else 0.0
+    rows = evidence.all_ranks.where(evidence.all_ranks["inputs"] == name)
+    condition = np.fmax(condition_of_scores(evidence, rows), 0.0) or np.nan_to_num(typical(rows["lse_rms"]))
+    return float(FOREIGN_SHORT * LEVEL * form.unit_roundoff * condition)
 
 
 def _fall(coarse: float, fine: float, bits: int) -> float:

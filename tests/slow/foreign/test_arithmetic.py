@@ -47,6 +47,13 @@ def split_16(a: Tensor, b: Tensor) -> Tensor:
     return high_a @ high_b + (high_a @ low_b + low_a @ high_b)
 
 
+def three_products(a: Tensor, b: Tensor) -> Tensor:
+    """Of two parts of each in TF32, both cut off."""
+    high_a, high_b = rounded(a, WAYS[1]), rounded(b, WAYS[1])
+    low_a, low_b = rounded(a - high_a, WAYS[1]), rounded(b - high_b, WAYS[1])
+    return low_a @ high_b + high_a @ low_b + high_a @ high_b
+
+
 def cut_sums(a: Tensor, b: Tensor) -> Tensor:
     """Eight terms at a time, the sum cut off to float32 each time, as tensor cores do."""
     total = torch.zeros(*a.shape[:-1], b.shape[-1], dtype=torch.float64)
@@ -65,12 +72,14 @@ def attention_of(product: Product, factor: float = 1.0, unit: int = 1) -> Callab
     def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> tuple[Tensor, Tensor]:
         if q.shape[1] % unit:
             raise ValueError("this length is not supported")
+        dtype = q.dtype
         k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k, v))
         q, k, v = (x.transpose(1, 2).float() for x in (q, k, v))
         scores = Products.apply(q, k.mT, product) * softmax_scale
         if causal:
             scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
-        return Products.apply(scores.softmax(-1), v, product).transpose(1, 2) * factor, scores.logsumexp(-1)
+        out = Products.apply(scores.softmax(-1), v, product).transpose(1, 2) * factor
+        return out.to(dtype), scores.logsumexp(-1)
 
     attention.__name__ = product.__name__
     return attention
@@ -79,10 +88,14 @@ def attention_of(product: Product, factor: float = 1.0, unit: int = 1) -> Callab
 @pytest.mark.stress(2)
 @pytest.mark.parametrize(
     ("product", "words"),
-    [(tf32, "rounded to 10 bits"), (tf32_cut, "cut off to 10 bits"), (split_16, "about 16 bits"), (cut_sums, "")],
-)
+    [
+        (tf32, "rounded to 10 bits"), (tf32_cut, "cut off to 10 bits"), (split_16, "about 16 bits"), (cut_sums, ""),
+        (three_products, ""),
+    ],
+)  # fmt: skip
 def test_tensor_cores_arithmetic_is_no_fault(product: Product, words: str, few_grids: None) -> None:
-    found = accuracy.diagnose(attention_of(product), **SMALL)
+    """Also where a function computes so whatever comes: float64, and P beside 16-bit inputs."""
+    found = accuracy.diagnose(attention_of(product), **SMALL | {"dtype": ["float16", "float32", "float64"]})
     assert (found.label, found.is_bug) == (ROUNDING, False)
     assert words in found.sentence
 

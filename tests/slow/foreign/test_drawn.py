@@ -16,9 +16,9 @@ def test_a_drawn_healthy_function_passes(seed: int) -> None:
 
 
 @pytest.mark.stress(1)
-@pytest.mark.parametrize("seed", [0, 2, 5])
+@pytest.mark.parametrize("seed", [0, 2, 5, 20060, 20071])
 def test_a_drawn_healthy_function_is_called_healthy_by_its_rows(seed: int) -> None:
-    """0 and 2 round scores to float16: on peaked inputs that is 4 times as far as single device's rounding."""
+    """All but 5 round scores to 16 bits: on peaked inputs that is far more than single device's rounding."""
     assert drawn.accused(seed) == ""
 
 

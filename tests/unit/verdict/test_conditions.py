@@ -57,6 +57,17 @@ def test_a_number_between_those_of_right_problems_is_no_condition() -> None:
     assert among(*heads, small("two", batch=2, heads=8), wrong={"batch": 2}).settings == (("batch=2",),)
 
 
+def test_a_few_queries_of_many_keys_are_no_right_neighbour() -> None:
+    """They hardly see what is wrong with a full mask, which all else that is full shows."""
+    few = small("many", mask="full", seqlen=33024, seqlen_q=16)
+    full = [small(f"{length}", mask="full", seqlen=length, seqlen_q=length) for length in (16, 43)]
+    main = healthy((1,)).assign(seqlen_q=512)
+    causal = [each.assign(case_id=each["case_id"] + "c", mask="causal") for each in full]
+    assert among(few, *full, *causal, main=main, wrong={"mask": "full", "seqlen": (16, 43)}).settings == (
+        ("mask=full",),
+    )
+
+
 def test_a_problem_that_is_ill_otherwise_or_was_measured_otherwise_is_no_right_neighbour() -> None:
     """Without a right neighbour no condition is named."""
     short = small("short", ("float32",), seqlen=8)

@@ -144,6 +144,18 @@ def test_a_rank_that_happens_to_repeat_in_a_case_that_does_not_is_no_leak() -> N
     assert label(bend(leak, dq | {"rank": (2, -1)}, repeats_differ=3.0), "dq", "float32") == "nondeterministic"
 
 
+def test_a_function_that_computes_in_tf32_whatever_comes_is_held_to_that_in_float64() -> None:
+    """Values beyond the bound of float64 are none then; a factor that TF32 does not make is a fault."""
+    table = healthy().assign(options="arithmetic=tf32,fn=mine.py:attend")
+    fine = {"dtype": ("float32", "float64"), "tensor": ("out", "dq", "dk", "dv", "delta")}
+    rounds = bend(table, fine, error_rel=3e-4, error_rms=3e-4, significand_bits=24.0)
+    rounds = bend(rounds, fine | {"dtype": "float64"}, beyond=7.0, error_max=1e-3)
+    assert {*verdicts(rounds).query("tensor != 'lse'")["label"]} == {"rounding"}
+    exact = bend(rounds, {"dtype": "float32", "tensor": "out"}, error_rel=1e-7, error_rms=1e-7)
+    for wrong in (bend(rounds, fine, error_gain=0.01, error_gain_se=1e-6), exact):
+        assert label(wrong, "out", "float64") in ("logic", "precision_floor")
+
+
 def test_a_leak_is_said_of_the_dtypes_that_show_it_and_of_none_without_numbers() -> None:
     """Of a kernel that takes 16 bits alone, in bfloat16 alone: both were run again."""
     table = healthy(dtypes=("bfloat16", "float16")).assign(future_differs=0.0, repeats_differ=0.0)
