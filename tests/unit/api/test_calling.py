@@ -182,14 +182,6 @@ def test_another_shape_or_dtype_is_said_in_the_function_s_layout() -> None:
         accuracy.assert_close(lambda q, *_: q.transpose(1, 2), q, k, v, layout="bhsd")
 
 
-def test_none_is_not_given() -> None:
-    q, k, v, _ = tensors()
-    none = dict.fromkeys(
-        ("causal", "window", "documents", "softcap", "sinks", "attn_mask", "rows", "dlse", "cu_seqlens")
-    )
-    assert set(accuracy.assert_close(windowed, q, k, v, **none)) == {"out"}  # type: ignore[arg-type]
-
-
 def test_attention_runs_and_is_judged_in_inference_mode() -> None:
     with torch.inference_mode():
         q, k, v, dout = tensors()

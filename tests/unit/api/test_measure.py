@@ -1,7 +1,6 @@
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -42,20 +41,6 @@ def test_a_stranger_s_function_is_measured_on_one_rank_as_it_is() -> None:
         assert set(measured["tensor"]) >= {"out", "dq", "dk", "dv"}
         assert measured["error_rel"].max() < 2**-7
         assert ("lse" in set(measured["tensor"])) == (name == "eager")
-
-
-def test_a_bar_tells_how_far_it_is_unless_nobody_wants_one(capsys: pytest.CaptureFixture[str]) -> None:
-    for progress, told in ((True, True), (False, False)):
-        accuracy.measure("ring", progress=progress, **SMALL)
-        assert ("1/1" in capsys.readouterr().err) == told
-
-
-def test_lists_are_axes_and_variants_stand_beside_functions() -> None:
-    axes = {"dtype": [torch.float32, "bfloat16"], "seed": np.arange(2), "inputs": ["gaussian", "peaked"]}
-    rows = accuracy.measure(["ring", eager_out], world_size=np.int64(1), **axes, **SMALL)
-    cases = rows.drop_duplicates("case_id")
-    assert len(cases) == 2 * 2 * 2 * 2
-    assert dict(zip(cases["variant"], cases["world"], strict=True)) == {"ring": "simulated", "eager_out": "processes"}
 
 
 def test_a_function_without_grouped_heads_is_told_how_to_have_none_and_no_other_failure_is() -> None:

@@ -108,12 +108,3 @@ def test_flex_attention_passes_with_a_block_mask_beside_it() -> None:
     out = flex_attention(q, k, v, score_mod=alibi)
     with pytest.raises(AssertionError, match="out is wrong"):
         accuracy.assert_close(out, q, k, v, layout="bhsd", score_mod=alibi, block_mask=block)
-
-
-def test_bounds_are_those_of_the_same_bias() -> None:
-    q, k, v, dout = tensors("float64", heads_kv=HEADS)
-    place = torch.arange(QUERIES)[:, None], torch.arange(KEYS)
-    bias = relative(torch.zeros(()), torch.tensor(0), torch.arange(HEADS)[:, None, None], *place)
-    found = accuracy.bounds(q, k, v, dout, score_mod=relative), accuracy.bounds(q, k, v, dout, attn_mask=bias.double())
-    for name in found[0]:
-        assert torch.equal(found[0][name].certain, found[1][name].certain), name

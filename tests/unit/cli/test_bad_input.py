@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from accuracy.cli import INTERNAL_ERROR, REPORT_IT, USAGE_ERROR, check, job, judge, publish, reduce, report, tolerance
-from accuracy.runtime import device
 from tests import planting
-from tests.command_line import TINY, CommandLine, assert_one_line, finish, line_of, start
+from tests.command_line import TINY, CommandLine, assert_one_line, line_of
 
 MAINS: dict[str, Callable[[Sequence[str]], object]] = {
     "accuracy report": report.main, "accuracy publish": publish.main, "accuracy check": check.main,
@@ -114,21 +113,6 @@ def test_a_command_s_empty_folder_is_told_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_kernel_that_lacks_a_head_dim_or_dtype_says_which_it_has(
-    accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The CPU kernels take everything; the CUDA ones' stated abilities are asked as on a GPU."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(device, "free_bytes", lambda device: None)
-    for word, told in (
-        ("problem.head_dim=512", "takes head_dim up to 256, not 512"),
-        ("problem.head_dim=20", "takes head_dim in multiples of 8, not 20"),
-        ("dtype=float32", "has no float32 here; it has bfloat16, float16"),
-    ):
-        assert_one_line(accuracy(*TINY, "device=cuda", "kernel=torch_flash", "variant=ring", word), told)
-    assert list(accuracy.folder.iterdir()) == []
-
-
 def test_a_folder_or_device_that_cannot_be_used_is_told_before_anything_is_measured(
     accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,11 +171,6 @@ def test_a_place_that_is_none_is_told_in_one_line(
             status = stopped.code
         assert status == USAGE_ERROR, place
         line_of(capsys, name)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_real_process_answers_the_same(tmp_path: Path) -> None:
-    assert_one_line(finish(start(tmp_path, *TINY, "variant=rng")), "rng", "; allowed: ")
     assert list(tmp_path.iterdir()) == []
 
 

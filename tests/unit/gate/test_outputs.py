@@ -118,12 +118,6 @@ def test_hostile_names_and_control_characters_stay_text_in_every_format(gate: Ga
     assert "\x1b" not in page
 
 
-def test_a_folder_that_cannot_be_written_is_a_mistake_in_one_line(gate: Gate, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    answer = gate(MadeUp(seeds=(0,)), "--out", str(tmp_path / "file" / "out"))
-    assert (answer.status, answer.err.count("\n")) == (2, 1)
-
-
 def test_the_headline_names_the_seed_and_a_result_before_what_follows_from_it(
     baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

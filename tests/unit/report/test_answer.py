@@ -10,7 +10,7 @@ from accuracy.report import about
 from accuracy.report.first_screen import Answer
 from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import material_of, read_folder
-from accuracy.verdict.headline import MOST_WORDS, within
+from accuracy.verdict.headline import MOST_WORDS
 from tests.unit.report import tables
 from tests.unit.report.tables import Change, run_of, shape
 
@@ -75,12 +75,6 @@ def test_badge_title_and_numbers_are_about_the_worst_of_what_is_wrong(name: str,
     done = run.cases.loc[run.cases["status"] == "ok"]
     assert found.tiles[-1].value == str(len(done))
     assert len(found.tiles) == 1 if cell is None else len(found.tiles) in (3, 4)
-
-
-def test_a_title_has_twelve_words_whatever_it_could_say() -> None:
-    assert within("a b", " c d", before="x: ") == "x: a b c d"
-    assert within("a " * 11 + "a", " c", before="x: ") == "a " * 11 + "a"
-    assert within("a", " b" * 12, " c") == "a c"
 
 
 def test_of_verdicts_alike_the_furthest_leads_and_what_to_take_instead_is_not_flagged_itself(tmp_path: Path) -> None:

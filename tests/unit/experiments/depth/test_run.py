@@ -40,13 +40,6 @@ def test_a_mistake_is_one_line_and_nothing_is_written(tmp_path: Path, capsys: py
         assert not (tmp_path / "run").exists(), words
 
 
-def test_two_paths_have_no_place_in_a_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [word for word in STACK if not word.startswith(("variant", "world_size"))]
-    given = [*words, "path_a=ring@2+eager", "path_b=eager", f"output_dir={tmp_path / 'run'}"]
-    assert command.main(given) == USAGE_ERROR
-    assert "path_b=" in line_of(capsys, command.COMMAND)
-
-
 def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [*STACK, f"output_dir={tmp_path}"]
     healthy, begun = Measurer.measure, []
