@@ -194,6 +194,7 @@ def reduced(rows: Tensor, dims: int) -> Tensor:
     return {1: rows.amax((0, 2)), 2: rows.amax(2), 3: rows}[dims]
 
 
+@pytest.mark.stress(4, "dims", "dtype")
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -58,6 +58,7 @@ def narrow(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None) -> tu
     return attend(q, k, v, bias=bias, wide=q.dtype)
 
 
+@pytest.mark.stress(4, "function", "dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("function", [as_torch, wide, narrow])
 def test_healthy_attention_passes_under_any_mask_with_the_gradients_of_bias_and_lse(
@@ -83,6 +84,7 @@ def other_heads(mask: Tensor) -> Tensor:
     return mask.roll(1, -3) if mask.dim() > 2 and mask.shape[-3] > 1 else mask.roll(1, -2)
 
 
+@pytest.mark.stress(2, "change", "dtype")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("change", [flipped, other_heads])
 def test_a_mask_that_is_used_otherwise_is_found(change: Callable[[Tensor], Tensor], dtype: str) -> None:
@@ -115,6 +117,7 @@ WRONG: dict[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 
 
+@pytest.mark.stress(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_wrong_gradient_of_a_bias_is_found_and_nothing_else_is_accused(dtype: str) -> None:
     how = returned(dtype)
@@ -176,6 +179,7 @@ def in_its_own_dtype(q: Tensor, k: Tensor, v: Tensor, *, s_aux: Tensor, causal: 
     return attend(q, k, v, sinks=s_aux, causal=causal, wide=q.dtype)[0]
 
 
+@pytest.mark.stress(4, "function", "dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("function", [in_float32, in_its_own_dtype])
 def test_healthy_sinks_pass_with_their_gradient(function: Any, dtype: str) -> None:
@@ -190,6 +194,7 @@ def test_healthy_sinks_pass_with_their_gradient(function: Any, dtype: str) -> No
     assert set(accuracy.assert_close(out, q, k, v, causal=True, sinks=sinks.tolist())) == {"out"}
 
 
+@pytest.mark.stress(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_wrong_gradient_of_sinks_is_found_and_nothing_else_is_accused(dtype: str) -> None:
     q, k, v, dout = tensors(dtype, 48, 48)

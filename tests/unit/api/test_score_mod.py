@@ -57,6 +57,7 @@ class ForwardAlone(torch.autograd.Function):
         return gradient
 
 
+@pytest.mark.stress(4, "score_mod", "dtype")
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("score_mod", [alibi, relative, causal, capped], ids=lambda each: each.__name__)
@@ -76,6 +77,7 @@ def test_a_score_mod_is_in_the_reference_and_other_heads_are_found(
         accuracy.assert_close(wrong, q, k, v, dout=dout, score_mod=score_mod)
 
 
+@pytest.mark.stress(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_healthy_attention_passes_where_the_cap_is_reached(dtype: str) -> None:
     """The slope, 1 - tanh^2, cancels there."""

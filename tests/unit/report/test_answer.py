@@ -25,24 +25,13 @@ EXPECTED: dict[str, tuple[tables.Shape, Change | None, str, str, Cell]] = {
     "a logic bug from four ranks on": (
         ALL_DTYPES, partial(tables.logic, least=4), "BUG", "ring: dk is wrong from 4 ranks on",
         ("dk", "bfloat16", 4, 160, 3)),
-    "a logic bug of single device": (
-        ALL_DTYPES, tables.logic_of_single_device, "BUG", "single_device with kernel torch_flash: out",
-        ("out", "bfloat16", 1, 320, None)),
-    "a logic bug in a single dtype": (
-        shape(world_sizes=(1, 2)), tables.logic, "BUG", "ring: dk", ("dk", "bfloat16", 2, 160, None)),
     "not finite": (tables.FEW, tables.not_finite, "BUG", "zigzag: dv", ("dv", "bfloat16", 4, 1.15, 0)),
     "more rounding than explained": (
         shape(variants=("single_device", "ring", "llama3")), tables.excess, "EXCESS ROUNDING", "llama3: dk and dv",
         ("dk", "bfloat16", 4, 3.45, 0)),
-    "two policies": (
-        shape(variants=("single_device", "ring")), tables.two_policies, "EXCESS ROUNDING",
-        "ring (lse=bfloat16): out and lse", ("out", "bfloat16", 4, 3.45, 0)),
-    "lse goes further": (
-        shape(dtypes=("bfloat16", "float64")), tables.lse_further, "ROUNDING", "up to 4 ranks", HEALTHY),
     "nothing is finite": (
         shape(variants=("single_device", "ring")), tables.no_number, "BUG", "ring: out and lse",
         ("out", "bfloat16", 4, float("inf"), None)),
-    "single device has no error": (tables.FEW, tables.endless, "ROUNDING", "up to 4 ranks", HEALTHY),
     "one rank": (shape(variants=("single_device", "bpt"), world_sizes=(1,)), None, "ROUNDING", "1 rank",
                  ("dk", "bfloat16", 1, 1.15, None)),
     "kernels": (shape(variants=("single_device",)), tables.kernels, "EXCESS ROUNDING", "fused: dk",

@@ -16,18 +16,12 @@ STACK = (
 MISTAKES = (
     ("+stack.depth=3", "stack key 'depth' is unknown; allowed: "),
     ("stack.layers=0", "stack.layers=0; allowed: greater than or equal to 1"),
-    ("stack.weights=llama", "stack.weights 'llama' is unknown; allowed: random, trained"),
     ("stack.weights=trained", "trained in another shape; use stack.width=64, "),
     ("inputs=peaked", "inputs has no say in a stack"),
-    ("variant=single_device world_size=1 problem.seqlen_q=8", "problem.seqlen_q has no place in a stack"),
-    ("dtype=float8_e4m3", "dtype=float8_e4m3 is of attention's inputs"),
     ("world=processes", "world=processes has no stacks; use world=simulated"),
     ("variant=split_kv world_size=1", "variant split_kv gives no gradients; use one with a backward"),
-    ("reruns.repeat=1", "observers are of attention alone"),
     ("problem.head_dim=3", "RoPE turns pairs: problem.head_dim=3 is odd"),
     ("stack.width=16777216 stack.layers=100", "GiB of cpu memory, "),
-    ("problem.seqlen=18 world_size=4", "problem.seqlen=18 does not divide into 4 equal parts"),
-    ("no_such_key=3", "no_such_key"),
     ("experiment=demo", "experiment=demo has no stack; run it by accuracy experiment=demo"),
 )
 
