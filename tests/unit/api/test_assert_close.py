@@ -10,7 +10,6 @@ from torch import Tensor
 
 import accuracy
 from accuracy.runtime.sharding import token_map
-from tests.processes import python
 from tests.slow.foreign.functions import eager
 from tests.slow.foreign.test_arithmetic import Product, attention_of, tf32, tf32_cut
 from tests.unit.api.attention import DTYPES, HEADS, attend, tensors, visible, wider
@@ -81,16 +80,6 @@ def test_heads_may_come_before_tokens_and_are_told_with_the_failure_where_it_is_
     assert 0 < errors["dq"] < 2**-8
     with pytest.raises(AssertionError, match=r"of \(B, H, S, D\) say layout='bhsd'"):
         accuracy.assert_close(out, q, k, v)
-
-
-def test_it_needs_torch_alone() -> None:
-    code = (
-        "import sys, torch, accuracy; x = torch.randn(1, 8, 2, 4);"
-        "f = torch.nn.functional.scaled_dot_product_attention;"
-        "accuracy.assert_close(f, x, x, x, layout='bhsd');"
-        "print({'pandas', 'hydra', 'pyarrow', 'matplotlib'} & set(sys.modules))"
-    )
-    assert python("-c", code).stdout == "set()\n"
 
 
 def test_a_function_is_given_the_mask_and_scale_and_the_process_s_switches_which_stay() -> None:

@@ -35,9 +35,19 @@ def ring() -> pd.DataFrame:
     return accuracy.measure(["ring", "zigzag"], world_size=[1, 2, 4], **SMALL)
 
 
-def test_importing_it_and_looking_around_imports_neither_torch_nor_pandas() -> None:
-    code = "import accuracy, sys; dir(accuracy); accuracy.ConfigError; print({'torch', 'pandas'} & set(sys.modules))"
-    assert python("-c", code).stdout == "set()\n"
+LOOKING = """
+import sys, accuracy
+dir(accuracy), accuracy.ConfigError
+print({"torch", "pandas"} & set(sys.modules))
+import torch
+x = torch.randn(1, 8, 2, 4)
+accuracy.assert_close(torch.nn.functional.scaled_dot_product_attention, x, x, x, layout="bhsd")
+print({"pandas", "hydra", "pyarrow", "matplotlib"} & set(sys.modules))
+"""
+
+
+def test_importing_it_imports_neither_torch_nor_pandas_and_assert_close_needs_torch_alone() -> None:
+    assert python("-c", LOOKING).stdout == "set()\nset()\n"
 
 
 def test_every_public_name_is_there_for_a_type_checker_too_and_no_folder_takes_its_place() -> None:
