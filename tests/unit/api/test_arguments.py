@@ -119,7 +119,7 @@ def outcome(entry: str, argument: str) -> str:
 def test_no_entry_drops_an_argument_in_silence(entry: str, stress: bool, few_grids: None) -> None:
     """That further grids keep what is given is in tests/unit/config/test_resolve.py."""
     assert outcome("forgetful", "mask") == "dropped"
-    chosen = [*OF_CASES] if stress else [*random.Random(entry).sample([*OF_CASES], len(OF_CASES) // 8), "worldsize"]
+    chosen = [*OF_CASES] if stress else [*random.Random(entry).sample([*OF_CASES], len(OF_CASES) // 12), "worldsize"]
     for argument in chosen:
         refused = argument == "worldsize" or (entry in OF_FUNCTIONS and argument in NEVER)
         assert outcome(entry, argument) in (("refused",) if refused else ("kept", "refused")), argument
