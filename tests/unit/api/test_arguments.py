@@ -133,7 +133,8 @@ def test_bounds_use_what_they_are_given() -> None:
     q, k, v = tensors()
     usual = accuracy.bounds(q, k, v)["out"].certain
     for given in ({"causal": True}, {"softmax_scale": 0.3}, {"window": 3}, {"documents": (6, 10)}, {"softcap": 0.5},
-                  {"sinks": (0.5, 0.5)}, {"policy": "kernel"}, {"pieces": 4}):  # fmt: skip
+                  {"sinks": (0.5, 0.5)}, {"policy": "kernel"}, {"pieces": 4},
+                  {"attn_mask": torch.eye(16)}, {"score_mod": lambda s, b, h, q, k: s + h * q}):  # fmt: skip
         assert not torch.equal(accuracy.bounds(q, k, v, **given)["out"].certain, usual), given
 
 

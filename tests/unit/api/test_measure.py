@@ -1,6 +1,7 @@
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -41,6 +42,18 @@ def test_a_stranger_s_function_is_measured_on_one_rank_as_it_is() -> None:
         assert set(measured["tensor"]) >= {"out", "dq", "dk", "dv"}
         assert measured["error_rel"].max() < 2**-7
         assert ("lse" in set(measured["tensor"])) == (name == "eager")
+
+
+def test_lists_and_arrays_are_axes_and_a_bar_tells_how_far_it_is_where_somebody_wants_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    axes = {"dtype": [torch.float32, "bfloat16"], "seed": np.arange(2)}
+    for progress in (True, False):
+        rows = accuracy.measure(["ring", eager_out], world_size=np.int64(1), progress=progress, **axes, **SMALL)
+        assert ("8/8" in capsys.readouterr().err) == progress
+    cases = rows.drop_duplicates("case_id")
+    assert len(cases) == 2 * 2 * 2
+    assert dict(zip(cases["variant"], cases["world"], strict=True)) == {"ring": "simulated", "eager_out": "processes"}
 
 
 def test_a_function_without_grouped_heads_is_told_how_to_have_none_and_no_other_failure_is() -> None:

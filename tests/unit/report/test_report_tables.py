@@ -9,10 +9,10 @@ import pytest
 
 from accuracy.core import number
 from accuracy.report.about import command, reasons
-from accuracy.report.explorer import chosen_world, encode_rows, preset_of
+from accuracy.report.explorer import encode_rows, preset_of
 from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import Run, material_of, read_folder
-from accuracy.report.matrix import INSIDE, gravest, heat_cell
+from accuracy.report.matrix import INSIDE, gravest
 from accuracy.report.series import facets_of, with_labels
 from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.inside import MARK
@@ -52,12 +52,6 @@ def test_a_cell_that_computes_coarser_inside_as_it_may_is_grey_and_any_other_is_
     for numbers, expected in (({MARK: "float32"}, INSIDE), ({}, "precision_floor")):
         (found,) = gravest(pd.DataFrame([{**row, "label": "precision_floor", "numbers": numbers}])).values()
         assert found[0] == expected
-
-
-def test_the_colour_is_logarithmic_and_positions_are_shown_where_chunks_are_legible() -> None:
-    heats = {1.0: 0.0, 2.0: 0.5, 0.5: -0.5, 100.0: 1.0, 0.0: -1.0}
-    assert {value: heat_cell(value).heat for value in heats} == heats
-    assert [chosen_world(sizes) for sizes in ([1, 2, 8, 64], [1, 64, 32], [1])] == [8, 32, 1]
 
 
 def test_reasons_are_grouped_with_failures_first_and_kernels_alone_are_compared_with_the_floor(tmp_path: Path) -> None:

@@ -171,27 +171,21 @@ STATES: dict[str, Callable[[bool], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", REPLACED)
-def test_a_replaced_function_is_named_and_put_back(name: str) -> None:
-    (holder, attribute), before = REPLACED[name], Changes()
-    kept = getattr(holder, attribute)
-    assert before.names() == []
-    setattr(holder, attribute, other)
-    assert before.names() == [name]
-    before.undo()
-    assert before.names() == []
-    assert getattr(holder, attribute) is kept
-
-
-@pytest.mark.parametrize("name", STATES)
-def test_a_changed_state_is_named(name: str) -> None:
+def test_a_replaced_function_and_a_changed_state_are_named_and_put_back() -> None:
     before = Changes()
-    STATES[name](True)
-    try:
+    for name, (holder, attribute) in REPLACED.items():
+        kept = getattr(holder, attribute)
+        setattr(holder, attribute, other)
         assert before.names() == [name]
-    finally:
-        STATES[name](False)
-    assert before.names() == []
+        before.undo()
+        assert (before.names(), getattr(holder, attribute) is kept) == ([], True)
+    for name, switch in STATES.items():
+        switch(True)
+        try:
+            assert before.names() == [name]
+        finally:
+            switch(False)
+        assert before.names() == []
 
 
 def test_new_names_and_what_the_compiler_puts_in_place_are_no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
