@@ -157,6 +157,24 @@ def test_a_mask_that_a_function_writes_to_is_no_mask_to_judge_it_by() -> None:
     assert (mask == kept).all()
 
 
+def test_another_shape_or_dtype_is_said_in_the_function_s_layout() -> None:
+    q, k, v, dout = tensors()
+    out = attend(q, k, v, False)
+    with pytest.raises(AssertionError, match=r"\Aout has the shape \(2, 4, 96, 16\), expected \(2, 96, 4, 16\)"):
+        accuracy.assert_close(lambda q, k, v: out.transpose(1, 2), q, k, v)
+    with pytest.raises(AssertionError, match=r"\Aout came as float64, expected float32"):
+        accuracy.assert_close(lambda q, k, v: out.double(), q, k, v)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    with pytest.raises(AssertionError, match=r"\Aout has the shape \(2, 96, 4, 16\), expected \(2, 4, 96, 16\)"):
+        accuracy.assert_close(lambda *given: out, q, k, v, layout="bhsd")
+
+
+def test_none_is_not_given() -> None:
+    q, k, v, _ = tensors()
+    names = ("causal", "window", "documents", "softcap", "sinks", "attn_mask", "rows", "dlse", "cu_seqlens")
+    assert set(accuracy.assert_close(windowed, q, k, v, **dict.fromkeys(names))) == {"out"}  # type: ignore[arg-type]
+
+
 def test_attention_runs_and_is_judged_in_inference_mode() -> None:
     with torch.inference_mode():
         q, k, v, dout = tensors()

@@ -133,6 +133,10 @@ def test_the_id_does_not_know_where_a_part_lies() -> None:
     assert here.id == there.id != case.id
 
 
+def test_dtypes_have_the_names_that_others_give_them() -> None:
+    assert set(configuration("dtype=[bf16,half,float,double]").dtypes) == {"bfloat16", "float16", "float32", "float64"}
+
+
 def test_inputs_are_named_by_problem_seed_distribution_and_tensor_and_all_dtypes_are_their_roundings() -> None:
     base = drawn()
     assert not torch.equal(base["k"], base["v"])

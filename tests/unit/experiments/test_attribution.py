@@ -37,3 +37,15 @@ def test_an_accumulator_in_16_bits_is_blamed() -> None:
     others = rows["precision"].str.replace("dkv_accumulator=bfloat16", "").str.strip(",")
     rows = rows.assign(precision=others.where(coarse, others + ",dkv_accumulator=float32"))
     assert of_tensors(rows)["dk"].shares["dkv_accumulator"] > 0.2
+
+
+def test_without_all_combinations_of_one_kernel_there_is_no_attribution() -> None:
+    """What one kernel leaves out another has: that is no exchange of one place."""
+    policies = "precision.partial=[input,accumulate]", "precision.gradient_partial=[input,accumulate]"
+    rows = measured("kernel=[eager,chunked]", "problem.seqlen=64", *policies)
+    assert attributions(rows)
+    assert attributions(rows[rows["precision"] == ""]) == []
+    both = (rows["precision"] == "") | (rows["precision"].str.count("accumulate") == 2)
+    assert attributions(rows[both | (rows["kernel"] == "eager")])
+    one_each = {"eager": "partial=accumulate", "chunked": "gradient_partial=accumulate"}
+    assert attributions(rows[both | (rows["precision"] == rows["kernel"].map(one_each))]) == []

@@ -64,6 +64,10 @@ def test_a_planted_factor_of_attention_s_gradients_is_found_and_nothing_else(tra
     assert none["mean"] == none["least"] == 0.0
 
 
+def test_one_device_s_gradient_error_is_rounding_s(trained: pd.DataFrame) -> None:
+    assert trained.loc[("gradient error", ONE)].between(2**-12, 2**-5).all()
+
+
 def watched_steps(size: script.Size, way: str) -> list[dict[str, Tensor]]:
     """Train for three steps; return what attention got and gave in each layer of each step, in bfloat16."""
     calls: list[dict[str, Tensor]] = []

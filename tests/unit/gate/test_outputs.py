@@ -116,3 +116,22 @@ def test_hostile_names_and_control_characters_stay_text_in_every_format(gate: Ga
     text = (out / "comment.md").read_text() + (out / "summary.md").read_text()
     assert [markup for markup in ("<img", "@everyone", "](", "\x1b") if markup in text] == []
     assert "\x1b" not in page
+
+
+def test_a_folder_that_cannot_be_written_is_a_mistake_in_one_line(gate: Gate, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    answer = gate(MadeUp(seeds=(0,)), "--out", str(tmp_path / "file" / "out"))
+    assert (answer.status, answer.err.count("\n")) == (2, 1)
+
+
+def test_the_headline_names_the_seed_and_a_result_before_what_follows_from_it(
+    baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def worse(variant: str, dtype: str, size: int, tensor: str, seed: int) -> float:
+        return {"delta": 9.0, "dv": 3.0}.get(tensor, 1.0) if (variant, seed) == ("ring", 5) else 1.0
+
+    assert check.main([str(write_run(tmp_path, MadeUp(luck=1, worse=worse))), "--baseline", str(baseline)]) == 1
+    headline = capsys.readouterr().out.splitlines()[0]
+    assert "ring bfloat16 W=" in headline
+    assert " dv, rank " in headline or " dv: " in headline
+    assert "seed 5 is +" in headline

@@ -13,6 +13,7 @@ import accuracy
 from accuracy.cli import judge as command
 from accuracy.core.recording import recorded
 from accuracy.live.reduce import reduce
+from tests.slow.foreign import functions
 from tests.unit.live import model as small
 from tests.unit.live.model import Model, attend, step
 
@@ -106,6 +107,36 @@ def test_what_has_dropout_is_not_judged(tmp_path: Path, capsys: pytest.CaptureFi
     accuracy.capture.wait()
     assert command.main([str(tmp_path)]) == command.NOTHING_MEASURED
     assert "dropout 0.5 was on" in capsys.readouterr().out
+
+
+WRONG = {"eager_sees_one_later": "out", "eager_lse_to_base_2": "lse", "eager_lse_in_bfloat16": "lse"}
+NAMES = ("eager", "eager_out", "softmax_in_float32", "sdpa", "forward_only", *WRONG)
+
+
+@pytest.mark.stress(8, "name", "inputs", "dtype")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("inputs", ["gaussian", "peaked", "far from zero", "small"])
+@pytest.mark.parametrize("name", NAMES)
+def test_of_functions_of_strangers_healthy_ones_are_not_accused_and_faulty_ones_are_found(
+    tmp_path: Path, name: str, inputs: str, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(len(inputs))
+    q, k, v, dout = (torch.randn(1, 40, heads, 16, generator=generator) for heads in (4, 2, 2, 4))
+    if inputs == "small":  # float16 has no normal numbers there
+        v, dout = v * 1e-3, dout * 1e-6
+    elif name not in WRONG:
+        q, k, v = {"gaussian": (q, k, v), "peaked": (8 * q, k, v), "far from zero": (q, k + 5, v + 3)}[inputs]
+    layout = functions.HEALTHY[name].layout if name in functions.HEALTHY else "bshd"
+    tensors = (x.to(dtype).transpose(1, 2) if layout == "bhsd" else x.to(dtype) for x in (q, k, v, dout))
+    q, k, v, dout = (x.detach().requires_grad_() for x in tensors)
+    with accuracy.capture(None, tmp_path, functions=[getattr(functions, name)], layout=layout):
+        out = getattr(functions, name)(q, k, v, causal=True, softmax_scale=0.25, group=None)
+        out = out[0] if isinstance(out, tuple) else out
+        if out.requires_grad:
+            out.backward(dout)
+    found = accuracy.judge(tmp_path)
+    first = found.first
+    assert (found.healthy, first and first["tensor"]) == (name not in WRONG, WRONG.get(name)), found.sentence
 
 
 SIZES = {
