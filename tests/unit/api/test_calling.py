@@ -158,7 +158,7 @@ def test_a_mask_that_a_function_writes_to_is_no_mask_to_judge_it_by() -> None:
 
 
 def test_another_shape_or_dtype_is_said_in_the_function_s_layout() -> None:
-    q, k, v, dout = tensors()
+    q, k, v, _ = tensors()
     out = attend(q, k, v, False)
     with pytest.raises(AssertionError, match=r"\Aout has the shape \(2, 4, 96, 16\), expected \(2, 96, 4, 16\)"):
         accuracy.assert_close(lambda q, k, v: out.transpose(1, 2), q, k, v)
