@@ -119,7 +119,7 @@ def outcome(entry: str, argument: str) -> str:
 def test_no_entry_drops_an_argument_in_silence(entry: str, stress: bool, few_grids: None) -> None:
     """That further grids keep what is given is in tests/unit/config/test_resolve.py."""
     assert outcome("forgetful", "mask") == "dropped"
-    chosen = [*OF_CASES] if stress else [*random.Random(entry).sample([*OF_CASES], len(OF_CASES) // 8), "worldsize"]
+    chosen = [*OF_CASES] if stress else [*random.Random(entry).sample([*OF_CASES], len(OF_CASES) // 12), "worldsize"]
     for argument in chosen:
         refused = argument == "worldsize" or (entry in OF_FUNCTIONS and argument in NEVER)
         assert outcome(entry, argument) in (("refused",) if refused else ("kept", "refused")), argument
@@ -133,7 +133,8 @@ def test_bounds_use_what_they_are_given() -> None:
     q, k, v = tensors()
     usual = accuracy.bounds(q, k, v)["out"].certain
     for given in ({"causal": True}, {"softmax_scale": 0.3}, {"window": 3}, {"documents": (6, 10)}, {"softcap": 0.5},
-                  {"sinks": (0.5, 0.5)}, {"policy": "kernel"}, {"pieces": 4}):  # fmt: skip
+                  {"sinks": (0.5, 0.5)}, {"policy": "kernel"}, {"pieces": 4},
+                  {"attn_mask": torch.eye(16)}, {"score_mod": lambda s, b, h, q, k: s + h * q}):  # fmt: skip
         assert not torch.equal(accuracy.bounds(q, k, v, **given)["out"].certain, usual), given
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -10,9 +10,9 @@ from torch import Tensor
 
 import accuracy
 from accuracy.runtime.sharding import token_map
-from tests.processes import python
-from tests.slow.foreign.functions import eager, visible
+from tests.slow.foreign.functions import eager
 from tests.slow.foreign.test_arithmetic import Product, attention_of, tf32, tf32_cut
+from tests.unit.api.attention import DTYPES, HEADS, attend, tensors, visible, wider
 from tests.unit.bound.test_bounds import ALIKE, ORDINARY, drawn
 
 SHORT = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-18}
@@ -24,9 +24,7 @@ def float32_inside(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 def in_its_own_dtype(q: Tensor, k: Tensor, v: Tensor, sm_scale: float | None = None, is_causal: bool = True) -> Tensor:
     """With flash-attn's names for the mask and the scale."""
-    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * (sm_scale or q.shape[-1] ** -0.5)
-    return torch.einsum("bhqk,bkhd->bqhd", (visible(scores) if is_causal else scores).softmax(-1), v)
+    return attend(q, k, v, causal=is_causal, scale=sm_scale, wide=q.dtype)[0]
 
 
 FAULTS = {
@@ -82,16 +80,6 @@ def test_heads_may_come_before_tokens_and_are_told_with_the_failure_where_it_is_
     assert 0 < errors["dq"] < 2**-8
     with pytest.raises(AssertionError, match=r"of \(B, H, S, D\) say layout='bhsd'"):
         accuracy.assert_close(out, q, k, v)
-
-
-def test_it_needs_torch_alone() -> None:
-    code = (
-        "import sys, torch, accuracy; x = torch.randn(1, 8, 2, 4);"
-        "f = torch.nn.functional.scaled_dot_product_attention;"
-        "accuracy.assert_close(f, x, x, x, layout='bhsd');"
-        "print({'pandas', 'hydra', 'pyarrow', 'matplotlib'} & set(sys.modules))"
-    )
-    assert python("-c", code).stdout == "set()\n"
 
 
 def test_a_function_is_given_the_mask_and_scale_and_the_process_s_switches_which_stay() -> None:
@@ -174,3 +162,55 @@ def test_an_lse_in_base_2_is_named() -> None:
     x, found = returned("bfloat16")
     with pytest.raises(AssertionError, match="lse is in base 2"):
         accuracy.assert_close((found["out"], found["lse"] / math.log(2)), x.q, x.k, x.v, causal=True)
+
+
+class Auxiliary(NamedTuple):
+    """As flex_attention's: either may be missing."""
+
+    lse: Tensor | None
+    max_scores: Tensor | None
+
+
+def largest(q: Tensor, k: Tensor, wide: torch.dtype, bias: Tensor) -> list[Tensor]:
+    """The largest scores of rows: right, and those of the mistakes 'no mask', 'no cap' and 'no scale'."""
+    raw = torch.einsum("bqhd,bkhd->bhqk", q.to(wide), k.repeat_interleave(HEADS // 2, 2).to(wide))
+    scores = 5 * torch.tanh(raw * 0.25 / 5) + bias
+    shown = scores.masked_fill(~visible(*scores.shape[-2:], q.device), -math.inf)
+    return [x.amax(-1) for x in (shown, scores, raw, raw * 0.25)]
+
+
+def reduced(rows: Tensor, dims: int) -> Tensor:
+    return {1: rows.amax((0, 2)), 2: rows.amax(2), 3: rows}[dims]
+
+
+@pytest.mark.stress(4, "dims", "dtype")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_largest_scores_are_compared_however_they_come(dtype: str, dims: int, device: str) -> None:
+    """Scores in float32 and, as a stranger keeps them, in 16 bits; the planted faults forget the mask, cap or scale."""
+    q, k, v, _ = tensors(dtype, device=device)
+    bias = torch.randn(HEADS, 40, 56, generator=torch.Generator().manual_seed(0)).to(device, q.dtype)
+    how = {"causal": True, "attn_mask": bias, "softcap": 5.0}
+    for wide in {q.dtype, wider(q.dtype)}:
+        out, lse = attend(q, k, v, causal=True, bias=bias, softcap=5.0, wide=wide)
+        most, *wrong = (reduced(x, dims) for x in largest(q, k, wide, bias))
+        ways = [(out, lse, most), (out, None, most), (out, Auxiliary(lse, most))]
+        ways += [(out, most)] if dims == 1 else []
+        for each in ways:
+            found = accuracy.assert_close(each, q, k, v, **how)
+            assert "max_logit" in found
+            assert dtype != "float64" or found["max_logit"] < 1e-12
+        accuracy.assert_close(out, q, k, v, max_logit=most.to(q.dtype), **how)
+        for fault in wrong if dims == 3 else wrong[1:]:  # the largest of all may be seen without a mask, too
+            with pytest.raises(AssertionError, match="max_logit is wrong"):
+                accuracy.assert_close((out, lse, fault), q, k, v, **how)
+
+
+def test_another_shape_is_refused_and_flash_attn_s_third_value_is_no_largest_score() -> None:
+    q, k, v, _ = tensors()
+    out, lse = attend(q, k, v)
+    with pytest.raises(AssertionError, match="max_logit has the shape"):
+        accuracy.assert_close((out, lse, lse[:, :, :3]), q, k, v)
+    for weights in (torch.zeros(2, 4, 40, 56), torch.empty(0), torch.zeros(2, dtype=torch.int64)):
+        assert set(accuracy.assert_close((out, lse, weights), q, k, v)) == {"out", "lse"}

@@ -59,6 +59,7 @@ def to_base_2(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     return out, lse / math.log(2)
 
 
+@pytest.mark.stress(4, "dtype", "spread")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("spread", [1.0, 10.0, 60.0])
 def test_healthy_merges_pass(dtype: torch.dtype, spread: float) -> None:

@@ -1,4 +1,4 @@
-"""`assert_close(..., attn_mask=, dlse=)`: any mask and bias as torch takes them, and the gradients of bias and lse."""
+"""`assert_close(..., attn_mask=, dlse=, sinks=)`: any mask, bias and sink, and the gradients of bias, sink and lse."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
+from accuracy.api.returned import rounded
 from tests.unit.api.attention import DTYPES, HEADS, attend, tensors, wider
 
 QUERIES, KEYS = 24, 40
@@ -57,6 +58,7 @@ def narrow(q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None = None) -> tu
     return attend(q, k, v, bias=bias, wide=q.dtype)
 
 
+@pytest.mark.stress(4, "function", "dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("function", [as_torch, wide, narrow])
 def test_healthy_attention_passes_under_any_mask_with_the_gradients_of_bias_and_lse(
@@ -82,6 +84,7 @@ def other_heads(mask: Tensor) -> Tensor:
     return mask.roll(1, -3) if mask.dim() > 2 and mask.shape[-3] > 1 else mask.roll(1, -2)
 
 
+@pytest.mark.stress(2, "change", "dtype")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("change", [flipped, other_heads])
 def test_a_mask_that_is_used_otherwise_is_found(change: Callable[[Tensor], Tensor], dtype: str) -> None:
@@ -92,17 +95,6 @@ def test_a_mask_that_is_used_otherwise_is_found(change: Callable[[Tensor], Tenso
                 lambda q, k, v, mask: narrow(q, k, v, bias=change(mask)), q, k, v, dout=dout,
                 attn_mask=masks(dtype)[name].detach(),
             )  # fmt: skip
-
-
-def test_a_bias_that_is_not_in_the_backward_is_found_in_the_gradients() -> None:
-    (q, k, v, dout), _ = given("bfloat16")
-
-    def forward_alone(q: Tensor, k: Tensor, v: Tensor, *, attn_bias: Tensor) -> Tensor:
-        plain = narrow(q, k, v)[0]
-        return narrow(q, k, v, bias=attn_bias)[0].detach() + plain - plain.detach()
-
-    with pytest.raises(AssertionError, match=r"dq is wrong.*\ndk is wrong.*\ndv is wrong"):
-        accuracy.assert_close(forward_alone, q, k, v, dout=dout, attn_mask=masks("bfloat16")["by every index"].detach())
 
 
 def returned(dtype: str, name: str = "by every index") -> dict[str, Any]:
@@ -125,6 +117,7 @@ WRONG: dict[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 
 
+@pytest.mark.stress(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_wrong_gradient_of_a_bias_is_found_and_nothing_else_is_accused(dtype: str) -> None:
     how = returned(dtype)
@@ -133,15 +126,6 @@ def test_a_wrong_gradient_of_a_bias_is_found_and_nothing_else_is_accused(dtype: 
         with pytest.raises(AssertionError, match=r"\Adbias is wrong: .* query \d+, key \d+") as caught:
             accuracy.assert_close(**how | {"dbias": change(how["dbias"])})
         assert "dq is wrong" not in str(caught.value), name
-
-
-def test_a_bias_s_gradient_that_is_summed_over_the_wrong_axis_is_found() -> None:
-    how = returned("bfloat16", "of keys")
-    over_items = how["dbias"].sum(0, keepdim=True).expand_as(how["dbias"])
-    assert "dbias" in accuracy.assert_close(**how)
-    for wrong in (over_items, 1.1 * how["dbias"]):
-        with pytest.raises(AssertionError, match=r"\Adbias is wrong"):
-            accuracy.assert_close(**how | {"dbias": wrong})
 
 
 @pytest.mark.parametrize(
@@ -163,25 +147,6 @@ def test_a_function_that_ignores_the_gradient_of_lse_or_turns_it_round_is_found(
         assert ("ignored" in str(caught.value)) == (factor != -1)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_no_error_is_beyond_the_certain_bound(dtype: str) -> None:
-    inputs, dlse = given(dtype)
-    dlse = dlse.to(inputs[0].dtype)
-    for name, mask in masks(dtype).items():
-        wants = mask.requires_grad
-        bounds = accuracy.bounds(*inputs, dlse=dlse, attn_mask=mask)
-        results = []
-        for form in (torch.float64, inputs[0].dtype):
-            *leaves, dout = (x.to(form).requires_grad_() for x in inputs)
-            bias = mask.detach().to(form if mask.is_floating_point() else torch.bool).requires_grad_(wants)
-            both = attend(*leaves, bias=bias, wide=form)
-            asked = [*leaves, *([bias] if wants else [])]
-            results.append([both[0], *torch.autograd.grad(both, asked, [dout, dlse.to(form)])])
-        for tensor, right, wrong in zip(("out", "dq", "dk", "dv", "dbias"), *results, strict=False):
-            if tensor in bounds:
-                assert ((wrong.double() - right).abs() <= bounds[tensor].certain).all(), (name, tensor)
-
-
 def test_dlse_of_packed_sequences_may_be_an_array_and_a_wrong_lse_is_named_by_its_shape() -> None:
     inputs, dlse = given("float32")
     q, k, v, dout = (x[0] for x in inputs)
@@ -200,3 +165,71 @@ def test_numbers_whose_squares_float64_does_not_hold_are_no_errors() -> None:
     (q, k, v, dout), _ = given("float64")
     accuracy.assert_close(wide, 20 * q, 20 * k, v, dout=dout)
     accuracy.assert_close(wide, q, k, v, dout=1e-170 * dout)
+
+
+def sinks_of(seed: int = 0) -> Tensor:
+    return torch.randn(HEADS, generator=torch.Generator().manual_seed(seed))
+
+
+def in_float32(q: Tensor, k: Tensor, v: Tensor, *, sinks: Tensor, causal: bool) -> Tensor:
+    return attend(q, k, v, sinks=sinks, causal=causal)[0]
+
+
+def in_its_own_dtype(q: Tensor, k: Tensor, v: Tensor, *, s_aux: Tensor, causal: bool) -> Tensor:
+    return attend(q, k, v, sinks=s_aux, causal=causal, wide=q.dtype)[0]
+
+
+@pytest.mark.stress(4, "function", "dtype")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("function", [in_float32, in_its_own_dtype])
+def test_healthy_sinks_pass_with_their_gradient(function: Any, dtype: str) -> None:
+    for seed, length in enumerate((16, 130)):
+        q, k, v, dout = tensors(dtype, length, length, seed=seed)
+        sinks = sinks_of(seed)
+        for given in (sinks.to(q.dtype), 3 * sinks.float(), sinks.float() - 12):  # the last: subnormal in float16
+            found = accuracy.assert_close(function, q, k, v, dout=dout, causal=True, sinks=given)
+            assert set(found) == {"out", "dq", "dk", "dv", "dsink"}
+            assert dtype != "float64" or given.dtype != q.dtype or max(found.values()) < 1e-12
+    out = in_its_own_dtype(q, k, v, s_aux=sinks, causal=True)
+    assert set(accuracy.assert_close(out, q, k, v, causal=True, sinks=sinks.tolist())) == {"out"}
+
+
+@pytest.mark.stress(2)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_wrong_gradient_of_sinks_is_found_and_nothing_else_is_accused(dtype: str) -> None:
+    q, k, v, dout = tensors(dtype, 48, 48)
+    leaves = [x.clone().requires_grad_() for x in (q, k, v, sinks_of())]
+    out, _ = attend(*leaves[:3], sinks=leaves[3], causal=True)
+    dq, dk, dv, dsink = torch.autograd.grad(out, leaves, dout, retain_graph=True)
+    (of_half,) = torch.autograd.grad(out, leaves[-1:], dout * (torch.arange(48) < 24).view(-1, 1, 1))
+    given = {"dout": dout, "dq": dq, "dk": dk, "dv": dv, "causal": True, "sinks": leaves[3].detach()}
+    assert "dsink" in accuracy.assert_close(out.detach(), q, k, v, dsink=dsink, **given)
+    for wrong in (2 * dsink, -dsink, torch.zeros_like(dsink), of_half, dsink.roll(1)):
+        with pytest.raises(AssertionError, match=r"\Adsink is wrong: .* head \d") as caught:
+            accuracy.assert_close(out.detach(), q, k, v, dsink=wrong, **given)
+        assert "dq is wrong" not in str(caught.value)
+    with pytest.raises(AssertionError, match="dsink has the shape"):
+        accuracy.assert_close(out.detach(), q, k, v, dsink=dsink[:2], **given)
+
+
+def test_products_in_tf32_are_a_fact_beside_sinks_too() -> None:
+    q, k, v, dout = tensors("float32", 48, 48)
+
+    def in_tf32(q: Tensor, k: Tensor, v: Tensor, *, sinks: Tensor, causal: bool) -> Tensor:
+        cut = (x + (rounded(x, "rounded to") - x).detach() for x in (q, k, v))
+        return attend(*cut, sinks=sinks, causal=causal)[0]
+
+    with pytest.warns(UserWarning, match="TF32"):
+        assert "dsink" in accuracy.assert_close(in_tf32, q, k, v, dout=dout, causal=True, sinks=sinks_of())
+
+
+def test_sums_over_parts_in_the_dtype_of_a_sink_are_rounding() -> None:
+    q, k, v, dout = tensors("float64", heads_kv=HEADS)
+
+    def by_rows(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+        """One row at a time, each with a float32 sink of its own."""
+        one = [attend(q[:, i : i + 1], k, v, sinks=1.0 * sinks)[0] for i in range(q.shape[1])]
+        return torch.cat(one, 1)
+
+    for seed in range(4):
+        assert accuracy.assert_close(by_rows, q, k, v, dout=dout, sinks=sinks_of(seed))["dsink"] > 0

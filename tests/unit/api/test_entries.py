@@ -157,7 +157,10 @@ def tolerance(device: str, folder: Path) -> None:
 
 def paths(device: str, folder: Path) -> None:
     rows = accuracy.drift(attention, "single_device", device=device, **SMALL)
-    assert set(rows["label"]) <= {"equal", "within", "beyond", ""}
+    assert set(rows["label"]) <= {"equal", "within", ""}
+    rows = accuracy.drift("eager", wrong, device=device, **SMALL)
+    out = rows[(rows["rank"] == -1) & (rows["tensor"] == "out")].iloc[0]
+    assert (out["label"], out["nearer"], out["path_b"]) == ("beyond", "a", "wrong@1+eager")
     rows = accuracy.attribute("ring/partial:accumulate@2", "ring@2", device=device, **SMALL)
     assert "forward.partial" in set(rows["place"])
     assert len(accuracy.invariance(attention, batchmates=2, device=device, **SMALL))

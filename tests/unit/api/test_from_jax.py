@@ -129,13 +129,6 @@ def not_differentiable(q: Any, k: Any, v: Any, *, softmax_scale: float) -> Any:
     return attention(q, k, v, softmax_scale=softmax_scale)[0]
 
 
-def test_it_says_that_it_needs_jax(monkeypatch: pytest.MonkeyPatch, jax: None) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "jax" else found(name))
-    with pytest.raises(accuracy.ConfigError, match="needs jax"):
-        accuracy.from_jax(out_alone)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_attention_of_jax_itself_passes(dtype: torch.dtype) -> None:
     """As a stranger has it: no lse, grouped heads, a mask or a bias by its words. XLA has no float16 on a CPU."""

@@ -156,6 +156,7 @@ def test_a_gradient_of_few_sinks_may_have_the_walk_of_its_sums() -> None:
         accuracy.assert_accurate(detached, **how)
 
 
+@pytest.mark.stress(1)
 @pytest.mark.parametrize(
     ("healthy", "wrong", "how", "tensors"),
     [

@@ -1,5 +1,7 @@
 import ast
+import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
@@ -33,9 +35,19 @@ def ring() -> pd.DataFrame:
     return accuracy.measure(["ring", "zigzag"], world_size=[1, 2, 4], **SMALL)
 
 
-def test_importing_it_and_looking_around_imports_neither_torch_nor_pandas() -> None:
-    code = "import accuracy, sys; dir(accuracy); accuracy.ConfigError; print({'torch', 'pandas'} & set(sys.modules))"
-    assert python("-c", code).stdout == "set()\n"
+LOOKING = """
+import sys, accuracy
+dir(accuracy), accuracy.ConfigError
+print({"torch", "pandas"} & set(sys.modules))
+import torch
+x = torch.randn(1, 8, 2, 4)
+accuracy.assert_close(torch.nn.functional.scaled_dot_product_attention, x, x, x, layout="bhsd")
+print({"pandas", "hydra", "pyarrow", "matplotlib"} & set(sys.modules))
+"""
+
+
+def test_importing_it_imports_neither_torch_nor_pandas_and_assert_close_needs_torch_alone() -> None:
+    assert python("-c", LOOKING).stdout == "set()\nset()\n"
 
 
 def test_every_public_name_is_there_for_a_type_checker_too_and_no_folder_takes_its_place() -> None:
@@ -106,3 +118,27 @@ def test_the_glossary_has_every_column_of_the_table_and_its_page_has_the_glossar
     assert accuracy.columns()["meaning"].str.len().min() > 5
     page = PACKAGE.parent / "docs" / "columns.md"
     assert glossary.markdown() in page.read_text(), "python -m accuracy.results.glossary docs/columns.md"
+
+
+NOTEBOOK = PACKAGE.parent / "examples" / "quickstart.ipynb"
+
+
+def run(source: str, space: dict[str, Any]) -> Any:
+    """The value of a cell's last line, if that is an expression."""
+    *statements, last = ast.parse(source).body
+    if not isinstance(last, ast.Expr):
+        return exec(source, space)
+    exec(compile(ast.Module(statements, []), "cell", "exec"), space)
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), space)
+
+
+def test_every_cell_of_the_quickstart_runs_and_shows_what_it_says(
+    few_grids: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
+    space: dict[str, Any] = {"__name__": "__main__"}
+    shown = [run("".join(cell["source"]).replace("%pip", "# %pip"), space) for cell in cells]
+    assert "regression" in str(next(each for each in shown if "error_a" in str(each)))
+    assert any(hasattr(each, "get_lines") for each in shown)  # a picture
+    assert "dq is wrong at any precision" in capsys.readouterr().out

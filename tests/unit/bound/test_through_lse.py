@@ -105,6 +105,7 @@ def inputs(name: str, dtype: str) -> tuple[Tensor, ...]:
     return q, k, v, dout
 
 
+@pytest.mark.stress(5, "way", "name")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("name", "dtype"),

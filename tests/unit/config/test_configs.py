@@ -1,5 +1,4 @@
 import re
-from dataclasses import fields
 
 import pytest
 import torch
@@ -8,8 +7,6 @@ from omegaconf import OmegaConf
 from accuracy.config import find
 from accuracy.config.find import CONTENTS
 from accuracy.core import plugins
-from accuracy.core.case import Problem
-from accuracy.core.dtype import Precision
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import CONFIGS, EXPERIMENTS, PACKAGE
 from accuracy.execute.plan import plan
@@ -95,13 +92,6 @@ def test_every_choice_has_its_code_and_all_code_is_a_choice() -> None:
     used = [OmegaConf.load(CONFIGS / "variant" / f"{name}.yaml") for name in config_names("variant")]
     code = {path.stem for path in (PACKAGE / "variant").glob("[a-z]*.py")}
     assert {name for each in used for name in (each.forward, each.backward)} == code - {"base", "callable", "join"}
-
-
-def test_a_problem_and_a_precision_are_complete() -> None:
-    for name in config_names("problem"):
-        assert set(OmegaConf.load(CONFIGS / "problem" / f"{name}.yaml")) == {field.name for field in fields(Problem)}
-    for name in config_names("precision"):
-        assert set(composed(f"precision={name}")["precision"]) == {field.name for field in fields(Precision)}
 
 
 @pytest.mark.parametrize("name", sorted(config_names("experiment")))

@@ -17,7 +17,6 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from accuracy.cli.run 
     [
         ("import sys; sys.modules['hydra'] = None; ", "--help", 0, "usage: accuracy"),
         ("", "+problem.seqlens=2", 2, "did you mean seqlen?"),
-        ("", "world_size=-1", 2, "world_size=-1; allowed: greater than or equal to 1"),
     ],
 )
 def test_help_and_a_refused_value_answer_without_torch_and_help_without_hydra(

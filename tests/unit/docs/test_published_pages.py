@@ -1,15 +1,23 @@
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from accuracy.report.folder import read_folder
 from docs import build
+from docs.leaderboard import COLUMNS, SHOWN, to_html
 from docs.links import dead
+from experiments.many_ranks.tables import board, published
+from experiments.published import TENSORS
 
 ROOT = Path(__file__).parents[3]
 REPORTS, LOG = ROOT / "reports", ROOT / "experiments" / "FINDINGS.md"
 RUN = "reports/bpt_backward/nvidia-h200"
-pytestmark = pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
+pytestmark = [
+    pytest.mark.xdist_group("leaderboard"),  # made once
+    pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +87,34 @@ def test_findings_are_numbered_dated_linked_and_those_of_the_readme() -> None:
     assert [link for link in links if not link.exists()] == []
     published = {path.parent.resolve() for path in REPORTS.glob("*/*/results.parquet")}
     assert published - {link.resolve().parent for link in links} == set()
+
+
+@pytest.fixture(scope="module")
+def found() -> pd.DataFrame:
+    folder = published(REPORTS)
+    assert folder
+    return board(folder)
+
+
+def test_a_number_is_the_worst_rank_s_error_over_single_device_s_mean_over_seeds(found: pd.DataFrame) -> None:
+    folder = published(REPORTS)
+    assert folder
+    rows = read_folder(folder).results.query("variant == 'transformer_engine_p2p' and mask == 'causal'")
+    rows = rows.query("world_size == 8 and heads_kv == 8 and dtype == 'bfloat16' and tensor == 'dk'")
+    times = rows["error_rel"] / rows["single_device_rel"]
+    of_ranks, whole = rows["rank"] >= 0, rows["rank"] < 0
+    (row,) = found.query("variant == 'transformer_engine_p2p' and world_size == 8 and heads_kv == 8").query(
+        "dtype == 'bfloat16'"
+    ).to_dict("records")  # fmt: skip
+    assert row["dk"] == pytest.approx(times[of_ranks].groupby(rows["seed"]).max().mean())
+    assert row["all_dk"] == pytest.approx(times[whole].mean())
+    assert row["worst"] == max(row[name] for name in TENSORS)
+
+
+def test_the_page_shows_one_problem_first_and_has_every_other_and_escapes_names(found: pd.DataFrame) -> None:
+    page = to_html(found, "x/y/report.html")
+    chosen = found[(found[[*SHOWN]] == pd.Series(SHOWN)).all(axis=1)]
+    assert len(re.findall(r'<tr data-of="[^"]*">', page)) == len(chosen) > 10
+    assert len(re.findall(r'<tr data-of="[^"]*" hidden>', page)) == len(found) - len(chosen)
+    assert page.count("<td data-value=") == len(found) * len(COLUMNS)
+    assert "<script>x" not in to_html(found.assign(variant="<script>x"), "x")

@@ -5,12 +5,15 @@ Faults of schedules and kernels, and the causes that are proven of them, stand i
 
 import math
 from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import cached_property
 
 import pandas as pd
 import pytest
 import torch
 from torch import Tensor
 
+from accuracy.explain.hypothesis.attention import MADE_OF, Attention
 from accuracy.verdict.proof import causes
 from tests.measuring import TINY, case_of, pipeline
 from tests.planted import Plain, Plant, explained, rows
@@ -225,3 +228,40 @@ def test_with_padding_behind_a_rank_s_tokens_what_is_explained_is_of_no_rank() -
     known = causes(pd.DataFrame(found.table("hypotheses")), pd.DataFrame([case.identity()]))
     assert known["out"].proven, known["out"]
     assert "softmax scale" in known["out"].text
+
+
+DRAW = torch.Generator().manual_seed(0)
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=DRAW, dtype=torch.float64)
+
+
+VALUES = [name for name, each in vars(Attention).items() if isinstance(each, cached_property)]
+STAGES = ("scores", "lse", "weights", "out", "backward_weights", "delta", "dp", "ds", "dq", "dk", "dv", "dk_heads")
+CHANGES = {
+    "q": drawn(1, 4, 6, 8), "k": drawn(1, 2, 6, 8), "v": drawn(1, 2, 6, 8), "dout": drawn(1, 4, 6, 8), "scale": 0.7,
+    "counts": torch.ones(6, 6, dtype=torch.float64), "heads": torch.tensor([0, 1, 0, 1]), "softcap": 3.0,
+    "dropout": drawn(1, 4, 6, 6).abs(), "saved": (drawn(1, 4, 6, 8), drawn(1, 4, 6)),
+}  # fmt: skip
+
+
+def test_a_change_leaves_no_stale_value() -> None:
+    q, k, v, dout = drawn(1, 4, 6, 8), drawn(1, 2, 6, 8), drawn(1, 2, 6, 8), drawn(1, 4, 6, 8)
+    counts = torch.ones(6, 6, dtype=torch.float64).tril()
+    known = Attention(q, k, v, dout, 0.3, counts, torch.tensor([0, 0, 1, 1]), softcap=5.0)
+    kept = {name: getattr(known, name) for name in VALUES}
+    stages = [{"stages": {each: lambda x: 2 * x}} for each in STAGES]
+    for change in (*stages, *({name: value} for name, value in CHANGES.items())):
+        changed, anew = known.but(**change), replace(known, **change)
+        assert all(torch.equal(getattr(changed, name), getattr(anew, name)) for name in VALUES), change
+        back = changed.but(**{key: getattr(known, key) for key in change})
+        assert all(torch.equal(getattr(back, name), value) for name, value in kept.items()), change
+
+
+def test_every_input_and_kept_value_is_named() -> None:
+    """A stage that a list forgets would be stale."""
+    inputs = {each.name for each in fields(Attention)} - {"stages"}
+    named = set().union(*MADE_OF.values())
+    assert inputs == {*CHANGES} == {each for each in named if each in inputs}
+    assert {*MADE_OF} == {*VALUES} - {"dq", "dk", "dv"}

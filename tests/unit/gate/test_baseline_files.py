@@ -11,7 +11,6 @@ import pytest
 
 from accuracy.gate import decision
 from accuracy.results import run_table, storage, table
-from accuracy.results.cell import measured
 from tests.command_line import Answer
 from tests.unit.gate.conftest import Gate
 from tests.unit.gate.made_up import MadeUp, write_baseline
@@ -136,7 +135,3 @@ def test_two_runs_are_compared_unless_the_earlier_never_ended(gate: Gate, tmp_pa
     assert gate(tmp_path / "run", str(tmp_path / "run"), against=None).status == 0  # the other spelling
     gate(SMALL.but(about={"ended": None}), against=None)
     assert "is not finished; repeat its command first" in refused(gate(tmp_path / "run", against=tmp_path / "run"))
-
-
-def values(folder: Path) -> list[float]:
-    return sorted(y for cell in measured(run_table.read_baseline(folder)).values() for y in cell.y.values())

@@ -1,4 +1,5 @@
-"""A small byte-level model as a stranger writes one, its attention with and without a fault, and text to train on."""
+"""A small byte-level model as a stranger writes one, its attention with and without a fault, text to train on, and
+attention that is wrong only where something special is there, to be shrunk to that."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+
+from tests.slow.foreign.functions import eager
 
 TEXT = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_bytes()
 HEADS, KEY_HEADS, WIDTH = 4, 2, 16
@@ -127,3 +130,27 @@ class Layer(nn.Module):
 def stack(*again: bool | None, causal: bool = True) -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(*(Layer(each, causal) for each in again))
+
+
+def loses_a_block(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    """From the 17th key on, the first key is taken for another one."""
+    return eager(q, torch.cat([k[:, 1:2], k[:, 1:]], 1) if k.shape[1] >= 17 else k, v, **how)
+
+
+def overflows(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    """A value above 100 is lost."""
+    return eager(q, k, v.masked_fill(v > 100, 0.0), **how)
+
+
+def scales_a_gradient(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    """dk of keys above 100 is doubled."""
+    factor = torch.where((k > 100).any(-1, keepdim=True), 2.0, 1.0)
+    return eager(q, factor * k - (factor - 1) * k.detach(), v, **how)
+
+
+def right(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    return eager(q, k, v, **how)
+
+
+def refuses(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    raise ValueError("not today")

@@ -11,9 +11,9 @@ from accuracy.cli import reduce as command
 from accuracy.live import script
 from accuracy.live.reduce import reduce
 from tests.command_line import line_of
-from tests.unit.live import faulty, model
+from tests.unit.live import model
 
-FAULTY = faulty.__name__
+FAULTY = model.__name__
 
 
 def captured(folder: Path, name: str, big: str = "", length: int = 48) -> Path:
@@ -23,8 +23,8 @@ def captured(folder: Path, name: str, big: str = "", length: int = 48) -> Path:
         {"k": k, "v": v}[big][1, 30, 1, 5] = 200.0
         q[..., 5] *= 0.01 if big == "k" else 1.0
     q, k, v = (x.requires_grad_() for x in (q, k, v))
-    with accuracy.capture(None, folder, functions=[getattr(faulty, name)]):
-        getattr(faulty, name)(q, k, v, causal=True, softmax_scale=0.25, group=None)[0].backward(dout)
+    with accuracy.capture(None, folder, functions=[getattr(model, name)]):
+        getattr(model, name)(q, k, v, causal=True, softmax_scale=0.25, group=None)[0].backward(dout)
     accuracy.capture.wait()
     return folder
 
@@ -70,7 +70,7 @@ def test_a_function_that_takes_any_words_is_given_those_of_the_captured_call(tmp
     q, k, v = (torch.randn(1, 48, heads, 16) for heads in (4, 2, 2))
     with accuracy.capture(None, tmp_path, functions=[model.attend_at_another_scale]):
         model.attend_at_another_scale(q, k, v, causal=True, scale=0.25, cu_seqlens=torch.tensor([0, 20, 48]))
-    kept = reduce(tmp_path, fn="tests.unit.live.model:attend_at_another_scale").kept
+    kept = reduce(tmp_path, fn=f"{FAULTY}:attend_at_another_scale").kept
     assert kept is not None
     assert len(kept.tokens) == 2  # a single one has the weight 1 at any scale
 

@@ -120,9 +120,7 @@ PATHS = (
 NO_PATHS = {
     "path_b=rink@2": "path_b=rink@2: variant, kernel or function 'rink' is unknown",
     "path_b=ring@two": "@ is followed by a number of ranks", "path_b=ring/partial@2": "'partial' is no KEY:VALUE",
-    "path_b=ring/partial:int4@2": "int4", "path_b=ring/splits:4@2": "splits",
-    "path_b=ulysses/merge:double@2": "merge changes nothing in the path ulysses",
-    "path_b=ring@2+nokernel": "kernel 'nokernel' is unknown", "path_b=[]": "path_b",
+    "path_b=ulysses/merge:double@2": "merge changes nothing in the path ulysses", "path_b=[]": "path_b",
 }  # fmt: skip
 
 

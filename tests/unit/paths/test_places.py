@@ -7,6 +7,7 @@ import pytest
 
 import accuracy
 from accuracy.paths.table import places_text
+from tests import planting
 from tests.measuring import TINY, case_of, pipeline
 
 KERNEL = '''
@@ -33,9 +34,7 @@ SMALL = {"seqlen": 32, "heads": 2, "heads_kv": 2, "head_dim": 8, "device": "cpu"
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    (tmp_path / "kernel").mkdir()
-    (tmp_path / "kernel" / "planted.py").write_text(KERNEL)
-    (tmp_path / "kernel" / "planted.yaml").write_text("# @package kernel.planted\n# Planted\ndecoy: 0\n")
+    planting.part(tmp_path, "kernel", "planted", KERNEL, "decoy: 0\n")
     return tmp_path
 
 

@@ -43,12 +43,6 @@ def logic(rows: pd.DataFrame, least: int = 2) -> pd.DataFrame:
     )
 
 
-def logic_of_single_device(rows: pd.DataFrame) -> pd.DataFrame:
-    """out of single device is wrong by half in every dtype, where a ring is healthy."""
-    wrong = of(rows, "single_device", "out", least=1)
-    return bent(rows, wrong, error_rel=0.5, single_device_rel=0.5, x_floor=0.5 / rows["floor_rel"])
-
-
 def not_finite(rows: pd.DataFrame) -> pd.DataFrame:
     return bent(rows, of(rows, "zigzag", "dv", least=4), nonfinite=7)
 
@@ -57,31 +51,11 @@ def excess(rows: pd.DataFrame) -> pd.DataFrame:
     return times(rows, of(rows, "llama3", "dk", "dv"), 3.0)
 
 
-def two_policies(rows: pd.DataFrame, factor: float = 3.0) -> pd.DataFrame:
-    """ring again under another policy, so many times as far off."""
-    ring = rows[rows["variant"] == "ring"]
-    other = ring.assign(precision="lse=bfloat16", case_id="p" + ring["case_id"].str[1:])
-    return pd.concat([rows, times(other, other["world_size"] > 1, factor)], ignore_index=True)
-
-
-def lse_further(rows: pd.DataFrame) -> pd.DataFrame:
-    """lse of zigzag is a quarter further off at four ranks: no more than its merges explain."""
-    return times(rows, of(rows, "zigzag", "lse", least=4) & (rows["dtype"] == "bfloat16"), 1.25)
-
-
 def no_number(rows: pd.DataFrame) -> pd.DataFrame:
     """No tensor of any variant but single device is finite."""
     endless = float("inf")
     wrong = rows["variant"] != "single_device"
     return bent(rows, wrong, nonfinite=7, error_rel=endless, x_floor=endless, x_single_device=endless)
-
-
-def endless(rows: pd.DataFrame) -> pd.DataFrame:
-    """Single device's lse is exact, ring's is not."""
-    lse, ring = rows["tensor"] == "lse", rows["variant"] == "ring"
-    rows = bent(rows, lse, single_device_rel=0.0)
-    rows = bent(rows, lse & ring, x_single_device=float("inf"))
-    return bent(rows, lse & ~ring, error_rel=float("nan"), x_single_device=float("nan"))
 
 
 def many_variants(rows: pd.DataFrame, copies: int = 14) -> pd.DataFrame:

@@ -1,13 +1,17 @@
-"""An experiment's claims in a report: not able to change the table."""
+"""An experiment's claims in a report: not able to change the table. A claim that no table can
+contradict says nothing: each published one that holds fails on some distorted table."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from accuracy.core import paths
 from accuracy.report.build import write_report
 from accuracy.results.claim import Claim, experiment_folder, judge
+from experiments.published import Tables
 from tests.unit.report.synthetic import Shape, write_run
 
 ROOT = Path(__file__).parents[3]
@@ -50,3 +54,65 @@ def test_claims_are_in_the_report_and_the_readme_is_named_or_linked_to(
         monkeypatch.setattr(paths, "ADDRESS", address)
         page = write_report(run).path.read_text(encoding="utf-8")
         assert [each for each in ("It holds.", "claims held: 1 of 1", part) if each not in page] == []
+
+
+REPORTS = ROOT / "reports"
+PUBLISHED = sorted(path.parent for path in REPORTS.glob("*/*/run.json"))
+YARDSTICKS = ("single_device_", "exact_", "floor_", "reference_", "condition_")
+
+
+def _numbers(results: pd.DataFrame) -> pd.DataFrame:
+    """What was measured, without numbers of the case."""
+    return results.select_dtypes("float").drop(columns=["softmax_scale", "gain"], errors="ignore")
+
+
+def _times(results: pd.DataFrame, factor: object, only: Callable[[str], bool] = lambda name: True) -> pd.DataFrame:
+    changed = _numbers(results).mul(factor, axis=0)
+    return results.assign(**{name: changed[name] for name in changed if only(name)})
+
+
+def _scrambled(results: pd.DataFrame) -> pd.DataFrame:
+    measured = np.flatnonzero(results["error_rel"].notna())
+    rows = np.arange(len(results))
+    rows[measured] = np.random.default_rng(0).permutation(measured)
+    numbers = _numbers(results)
+    return results.assign(**{name: numbers[name].to_numpy()[rows] for name in numbers})
+
+
+def _column(results: pd.DataFrame, name: str) -> pd.Series:
+    """1 where a table lacks it: stacks have layers in place of ranks; conditions are recorded where asked for."""
+    return results.get(name, pd.Series(1.0, results.index)).fillna(1.0)
+
+
+def _by_kernel(results: pd.DataFrame, factor: float) -> pd.DataFrame:
+    """Each kernel's numbers so many times those of the one before it by name and options."""
+    kernel = results["kernel"].fillna("") + " " + results["kernel_options"].fillna("")
+    return _times(results, factor ** kernel.astype("category").cat.codes.astype(float))
+
+
+DISTORTIONS: tuple[Callable[[pd.DataFrame], pd.DataFrame], ...] = (
+    lambda results: _times(results, 1e3),
+    lambda results: _times(results, 1e-3),
+    lambda results: _times(results, 1e3, lambda name: not name.startswith(YARDSTICKS)),
+    lambda results: _times(results, 1e3, lambda name: name.startswith("single_device_")),
+    lambda results: _times(results, results["world_size"] ** 2.0),
+    lambda results: _times(results, _column(results, "layers") ** 2),
+    lambda results: _times(results, 2.0 ** _column(results, "rank").clip(lower=0)),
+    lambda results: results.assign(**dict.fromkeys(("error_bias", "error_outward"), _column(results, "error_rms"))),
+    lambda results: _times(results, _column(results, "condition_softmax") ** 4),
+    lambda results: results.assign(error_rel=1e-3 * _column(results, "condition_sum")),
+    lambda results: _by_kernel(results, 4.0),
+    lambda results: _by_kernel(results, 0.25),
+    _scrambled,
+    lambda results: results.assign(status=["failed", *results["status"].iloc[1:]]),
+)
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
+def test_every_published_claim_that_holds_fails_on_a_distorted_table(folder: Path) -> None:
+    experiment = folder.parent.name
+    results = Tables(REPORTS).rows(f"{experiment}/{folder.name}")
+    holding = {claim.statement for claim in judge(experiment, results) if claim.holds}
+    distorted = [judge(experiment, distort(results)) for distort in DISTORTIONS]
+    assert holding <= {claim.statement for claims in distorted for claim in claims if claim.holds is False}

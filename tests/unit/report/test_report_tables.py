@@ -1,19 +1,23 @@
 """Labels of lines and pictures, and the tables of the folded sections."""
 
+import math
 import shlex
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from accuracy.core import number
 from accuracy.report.about import command, reasons
-from accuracy.report.explorer import chosen_world, preset_of
+from accuracy.report.explorer import encode_rows, preset_of
 from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import Run, material_of, read_folder
 from accuracy.report.series import facets_of, with_labels
 from accuracy.report.worst import INSIDE, gravest
+from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.inside import MARK
-from tests.unit.report.synthetic import HOSTILE, Shape, identity, write_run
+from tests.unit.report.page_check import decoded
+from tests.unit.report.synthetic import HOSTILE, Shape, identity, write_large_run, write_run
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +54,6 @@ def test_a_cell_that_computes_coarser_inside_as_it_may_is_grey_and_any_other_is_
         assert found == expected
 
 
-def test_positions_are_shown_where_chunks_are_legible() -> None:
-    assert [chosen_world(sizes) for sizes in ([1, 2, 8, 64], [1, 64, 32], [1])] == [8, 32, 1]
-
-
 def test_reasons_are_grouped_with_failures_first_and_kernels_alone_are_compared_with_the_floor(tmp_path: Path) -> None:
     """Every kernel is its own single device: a ratio of 1 everywhere would say nothing. (Synthetic floors are 0.8.)"""
     reasons_given = ("no float64", "out of memory", "no float64")
@@ -74,3 +74,101 @@ def test_the_command_of_a_row_has_what_is_set_and_a_shell_takes_hostile_text_as_
     assert "seed" not in command(first)
     assert "seed=3 " in command(second)
     assert shlex.split(command({**case, "variant": HOSTILE, "options": ""}))[1] == f"variant={HOSTILE}"
+
+
+ODD = [None, math.nan, math.inf, -math.inf, 0.0, -0.0, 5e-324, 1.7e308, -1e-3, "no number", 1, 1e5, 99999.9]
+WRITERS = [number.scientific, number.plain, number.ratio, number.signed]
+
+
+def test_every_value_has_a_text_and_ratios_have_three_digits_and_the_geometric_mean_is_total() -> None:
+    for text in (write(value) for write in WRITERS for value in ODD):
+        assert text
+        assert "nan" not in text
+        assert "inf" not in text
+    for value, text in {1.2345: "1.23", 12.345: "12.3", 0.0312: "0.031", 123456: "1.23e5", 0.9996: "1.00"}.items():
+        assert number.plain(value) == text
+    for values, mean in (([1.0, 4.0, None, math.nan], 2.0), ([1.0, math.inf], math.inf), ([1.0, 0.0], 0.0)):
+        assert number.geometric_mean(values) == pytest.approx(mean)
+    assert math.isnan(number.geometric_mean([]))
+
+
+def fitted(*points: tuple[int, float]) -> Growth:
+    growth = fit_growth(points)
+    assert isinstance(growth, Growth)
+    return growth
+
+
+def test_growth_is_the_exponent_with_the_textbook_interval() -> None:
+    growth = fitted(*((size, 3e-3 * size**-0.3) for size in (2, 4, 8, 16, 32)))
+    assert growth.exponent == pytest.approx(-0.3, abs=1e-12)
+    assert growth.high - growth.low < 1e-6
+    # x = log2 W = 1, 2, 3, 4 and y = 0, 1, 1, 2: slope 0.6, residual sum 0.2, sum of squares of x 5,
+    # standard error sqrt(0.2 / 2 / 5) = 0.1414, t(2) = 4.3027. Logarithms of both axes cancel in the slope.
+    growth = fitted((2, 1.0), (4, 2.0), (8, 2.0), (16, 4.0))
+    assert growth.exponent == pytest.approx(0.6)
+    assert growth.high - growth.exponent == pytest.approx(4.30265 * math.sqrt(0.02), rel=1e-5)
+
+
+def test_world_size_one_and_useless_errors_do_not_count_and_two_world_sizes_are_too_few() -> None:
+    growth = fitted((1, 5.0), (2, math.inf), (4, 0.0), (8, math.nan), (2, 1.0), (4, 2.0), (8, 4.0))
+    assert (growth.exponent, growth.points) == (pytest.approx(1.0), 3)
+    assert "2 world sizes" in str(fit_growth([(1, 1.0), (2, 1.0), (4, 2.0), (4, 2.1)]))
+
+
+def test_an_interval_has_one_word() -> None:
+    words = {(0.01, 0.05): "flat", (0.2, 0.3): "slow growth", (0.45, 0.55): "random walk", (0.9, 1.1): "bias",
+             (-0.5, -0.2): "falling", (-0.4, 0.9): "unclear"}  # fmt: skip
+    for (low, high), word in words.items():
+        assert Growth((low + high) / 2, low, high, 9).word == word
+
+
+BUDGET = 100_000
+EVERY_SIZE = [0.0, -0.0, 1.0, 2.5, -3.25e-9, 1.234567e-300, 5e-324, 1.7e308, 0.99999996, math.inf, -math.inf, math.nan]
+WHOLE = [0, 1, -1, 127, -128, 65536, 2**31 - 1, None, 7, 8, 9, 10]
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """4,000 rows, each labelled; not to be changed."""
+    folder = write_large_run(tmp_path_factory.mktemp("large"), Shape(), 4_000)
+    return with_labels(read_folder(folder).results)
+
+
+def test_what_does_not_fit_is_left_out_and_said_rows_of_single_ranks_and_late_seeds_first(large: pd.DataFrame) -> None:
+    block = encode_rows(large, BUDGET)
+    assert len(block.encoded) <= BUDGET
+    assert block.rows < len(large)
+    assert f"{len(large) - block.rows:,} were left out" in block.note
+    kept = decoded(block.encoded)
+    assert kept["rank"].count(-1) == (large["rank"] == -1).sum()
+    single = [seed for seed, rank in zip(kept["seed"], kept["rank"], strict=True) if rank != -1]
+    assert single.count(0) >= single.count(1) >= single.count(2)
+
+
+@pytest.mark.parametrize(("budget", "dtype", "digits"), [(10**8, "Int64", 6), (BUDGET, "float64", 3)])
+def test_every_size_of_number_survives(budget: int, dtype: str, digits: int, large: pd.DataFrame) -> None:
+    """With six digits and, with a smaller budget, with three; whole numbers, which may arrive as floats, exactly."""
+    first = large.sort_values("rank", kind="stable", ignore_index=True)
+    rows = first.assign(error_bias=first["error_bias"].where(first.index >= len(EVERY_SIZE)))
+    rows.loc[: len(EVERY_SIZE) - 1, "error_bias"] = EVERY_SIZE
+    rows["worst_token"] = rows["worst_token"].astype(dtype)
+    rows.loc[: len(WHOLE) - 1, "worst_token"] = pd.array(WHOLE, dtype="Int64").astype(dtype)
+    block = encode_rows(rows, budget)
+    assert f"rounded to {digits} " in block.note
+    kept = decoded(block.encoded)
+    assert kept["worst_token"][: len(WHOLE)] == WHOLE
+    for given, found in zip(EVERY_SIZE, kept["error_bias"], strict=False):
+        half = 0.5001 * 10.0 ** (1 - digits)  # of a unit of the last digit
+        assert found == (None if math.isnan(given) else pytest.approx(given, rel=half, abs=0))
+
+
+def test_what_a_case_says_once_is_in_each_of_its_rows_and_the_bytes_are_the_same_again(large: pd.DataFrame) -> None:
+    rows = large.copy()
+    encoded = encode_rows(rows).encoded
+    assert encoded == encode_rows(large).encoded
+    kept = decoded(encoded)
+    for name in ("case_id", "series", "world_size", "peak_bytes", "tensor", "rank", "worst_token"):
+        assert kept[name] == rows[name].tolist()
+    assert kept["error_rel"] == pytest.approx(rows["error_rel"].tolist(), rel=5.1e-6, abs=0)  # half a unit of the sixth
+    rows.loc[5, "peak_bytes"] = 7  # one row of a case disagrees: the column is no longer the case's
+    assert decoded(encode_rows(rows).encoded)["peak_bytes"] == rows["peak_bytes"].tolist()

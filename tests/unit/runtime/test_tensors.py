@@ -1,12 +1,25 @@
 """Tensors are rounded to the nearest number, cut for ranks and joined again."""
 
+import math
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from accuracy.core.dtype import FORMATS
 from accuracy.core.sharding import segments
+from accuracy.runtime import changes, device
+from accuracy.runtime.changes import Changes
+from accuracy.runtime.collectives import may_share
+from accuracy.runtime.dropout import GOLDEN, Dropout, _mixed
 from accuracy.runtime.rounding import round_to
 from accuracy.runtime.sharding import token_map
+from tests.processes import python
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -48,3 +61,136 @@ def test_the_maps_are_the_published_ones_and_segments_are_runs_of_them() -> None
         for rank, tokens in enumerate(token_map(sharding, 24, 3).tolist()):
             runs = (range(first, first + rows.stop - rows.start) for rows, first in segments(sharding, rank, 8, 3))
             assert [token for run in runs for token in run] == tokens
+
+
+LIKE = torch.empty(0, dtype=torch.float64)
+
+
+def whole(rate: float = 0.3, seed: int = 7, tokens: int = 48) -> torch.Tensor:
+    return Dropout(rate, seed).at(torch.arange(tokens), torch.arange(tokens)).kept(range(2), 4, LIKE)
+
+
+def test_numbers_are_those_of_the_published_generator() -> None:
+    """The first four of seed 1234567, as Vigna's splitmix64.c gives them."""
+    places = torch.arange(1, 5) * GOLDEN + 1234567
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
+    assert [x % 2**64 for x in _mixed(places).tolist()] == expected
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_the_share_that_is_dropped_is_the_rate_in_every_head_and_along_rows_and_keys(rate: float) -> None:
+    """Counts of n independent draws: within 6 standard deviations, sqrt(n rate (1 - rate)); 8 + 512 of them."""
+    mask = whole(rate, tokens=256)
+    for counted, draws in ((mask.sum((2, 3)), 256**2), (mask.sum((0, 1, 2)), 8 * 256), (mask.sum((0, 1, 3)), 8 * 256)):
+        allowed = 6 * math.sqrt(draws * rate * (1 - rate))
+        assert ((counted - draws * (1 - rate)).abs() < allowed).all()
+
+
+def test_seeds_items_and_heads_have_masks_of_their_own() -> None:
+    """Two independent masks agree in half of their places; 48^2 of them: within 6 standard deviations, 0.0625."""
+    mask = whole(0.5)
+    one = mask[0, 0]
+    for two in (mask[1, 0], mask[0, 1], whole(0.5, seed=8)[0, 0], one.mT):
+        assert abs(float((one == two).double().mean()) - 0.5) < 0.0625
+    with pytest.raises(RuntimeError, match="which tokens"):
+        Dropout(0.3, 7).kept(range(1), 1, LIKE)
+
+
+@pytest.mark.parametrize("pieces", [1, 768])
+def test_the_peak_is_what_was_touched_above_what_was_held(pieces: int) -> None:
+    """48 MiB touched inside, at once or in pieces of 64 KiB, below the size from which the system maps memory apart:
+    pages of 4 KiB and the interpreter's own memory take up to 8 MiB. Memory that was freed before shows again."""
+    torch.ones(16 * 2**20)
+    for _ in range(2):
+        with device.measured("cpu") as cost:
+            held = [torch.ones(12 * 2**20 // pieces) for _ in range(pieces)]
+        assert 40 * 2**20 < cost.peak_bytes < 56 * 2**20
+        del held
+
+
+SOURCE = "import torch\n{imports}\n\ndef attend(q, k, v):\n    return {body}\n"
+
+
+def made(imports: str, body: str) -> Any:
+    """A function of no file, as one of a notebook or of the standard input."""
+    space: dict[str, Any] = {"__name__": "nowhere"}
+    exec(SOURCE.format(imports=imports, body=body), space)
+    return space["attend"]
+
+
+class WithGroup:
+    def __call__(self, q: Any, k: Any, v: Any, pg: Any = None) -> Any:
+        return q
+
+
+def test_code_that_names_torch_distributed_may_share_its_work() -> None:
+    for fn in (
+        made("import torch.distributed as dist", "q * dist.get_rank()"),
+        made("from torch.distributed import get_rank", "q * get_rank()"),
+        made("", "q * torch.distributed.get_rank()"),
+        partial(made("import torch.distributed as d", "q * d.get_rank()")),
+        WithGroup(),
+    ):
+        assert may_share(fn), fn
+    for fn in (made("", "q"), scaled_dot_product_attention, torch.nn.Identity()):
+        assert not may_share(fn), fn
+
+
+def test_a_function_of_the_script_that_runs_and_what_it_imports_late_are_read_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = SOURCE.format(imports="import torch.distributed as dist", body="q * dist.get_rank()")
+    more = "\nfrom accuracy.runtime.collectives import may_share\nprint(may_share(attend))\n"
+    (tmp_path / "script.py").write_text(script + more)
+    assert python("script.py", folder=tmp_path).stdout.split() == ["True"]
+    package = tmp_path / "shares_late"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "def attend(q, k, v):\n    from .ring import ring\n\n    return ring(q, k, v)\n"
+    )
+    (package / "ring.py").write_text("import torch.distributed as dist\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert may_share(import_module("shares_late").attend)
+
+
+def other(*given: Any, **how: Any) -> Any:
+    return None
+
+
+REPLACED: dict[str, tuple[Any, str]] = {
+    "torch.nn.functional.softmax": (torch.nn.functional, "softmax"),
+    "torch.exp": (torch, "exp"),
+    "torch.Tensor.softmax": (torch.Tensor, "softmax"),
+    "torch.nn.modules.module.Module.forward": (torch.nn.Module, "forward"),
+    "accuracy.runtime.changes.told": (changes, "told"),
+}
+STATES: dict[str, Callable[[bool], Any]] = {
+    "torch's default dtype": lambda on: torch.set_default_dtype(torch.float64 if on else torch.float32),
+    "numbers below the normal ones": torch.set_flush_denormal,
+    "anomaly detection": torch.autograd.set_detect_anomaly,
+}
+
+
+def test_a_replaced_function_and_a_changed_state_are_named_and_put_back() -> None:
+    before = Changes()
+    for name, (holder, attribute) in REPLACED.items():
+        kept = getattr(holder, attribute)
+        setattr(holder, attribute, other)
+        assert before.names() == [name]
+        before.undo()
+        assert (before.names(), getattr(holder, attribute) is kept) == ([], True)
+    for name, switch in STATES.items():
+        switch(True)
+        try:
+            assert before.names() == [name]
+        finally:
+            switch(False)
+        assert before.names() == []
+
+
+def test_new_names_and_what_the_compiler_puts_in_place_are_no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Changes()
+    monkeypatch.setattr(torch, "a_name_of_nobody", other, raising=False)
+    monkeypatch.setattr(torch, "manual_seed", torch._disable_dynamo(torch.manual_seed))  # as torch._dynamo's import
+    assert torch.manual_seed.__module__ == "torch.random"
+    assert before.names() == []

@@ -1,18 +1,28 @@
 import math
+from collections.abc import Mapping
 
+import pandas as pd
 import pytest
+import torch
+from torch import Tensor
 
+from accuracy.core.case import Case
 from accuracy.results import table
 from accuracy.variant.base import schedule_of
+from experiments.depth import plan
 from experiments.depth import weights as trained
-from experiments.depth.attention import Ranks
+from experiments.depth.attention import Exact, Ranks
+from experiments.depth.layers import DIFFERENTIATED, block, loss_of, quantities
+from experiments.depth.measure import Measurer
+from experiments.depth.plan import Planned, Stack
 from experiments.depth.table import SCHEMA, STACK
+from experiments.depth.weights import Model, model_of
 from tests.measuring import configuration
-from tests.unit.experiments.depth.stacks import measured
+from tests.unit.api.attention import attend
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 EXACT = 1e-12
-"""`test_reference.SUMS` for the stack, as much again for the merges of 4 blocks, and twice that for cancellation in
+"""`SUMS` for the stack, as much again for the merges of 4 blocks, and twice that for cancellation in
 sums that are up to twice smaller than their terms."""
 
 
@@ -77,3 +87,57 @@ def test_it_predicts_text_that_it_was_not_trained_on() -> None:
     loss = rows[rows["tensor"] == "loss"].iloc[0]
     assert loss["reference_value"] < math.log(256) / 2
     assert loss["error_rel"] < 2**-8
+
+
+SMALL = (
+    "experiment=stack", "problem.seqlen=24", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=8",
+    "problem.batch=2", "device=cpu", "unusable=record",
+    "stack.layers=3", "stack.width=24", "stack.feed_forward=32", "stack.vocabulary=48",
+)  # fmt: skip
+
+
+def planned(*overrides: str) -> list[Planned]:
+    return plan.planned(plan.composed([*SMALL, *overrides]))[1]
+
+
+def one(*overrides: str) -> tuple[Case, Stack]:
+    (each,) = planned(*overrides)
+    return each.case, each.stack
+
+
+def measured(*overrides: str) -> pd.DataFrame:
+    configuration, _ = plan.planned(plan.composed([*SMALL, "world_size=1"]))
+    measurer = Measurer(configuration, "own")
+    return pd.DataFrame([row for each in planned(*overrides) for row in measurer.measure(each)])
+
+
+SUMS = 2.2e-13
+"""No sum has more than 48 terms, so it errs by 48 u = 5e-15 at most of the sum of its absolute terms; 7 products a
+layer, there and back, in 3 layers are 42 of them."""
+
+
+def plain_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return attend(q, k, v, causal=True)[0]
+
+
+def plain_loss(model: Model, layers: list[Mapping[str, Tensor]], residual: bool) -> Tensor:
+    x = model.embedding[model.words[:, :-1]]
+    for weights in layers:
+        x = block(x, weights, plain_attention, 8, residual)
+    return loss_of(x, model.norm, model.head, model.words[:, 1:])
+
+
+@pytest.mark.parametrize("words", [(), ("stack.norm=false",), ("stack.residual=none",), ("stack.feed_forward=0",)])
+def test_the_gradients_are_those_of_torch_s_autograd_through_the_whole_stack(words: tuple[str, ...]) -> None:
+    case, stack = one("dtype=float64", "world_size=1", "variant=ring", *words)
+    model = model_of(case, stack)
+    found = {(x.layer, x.tensor): x.value for x in quantities(model, stack, Exact(case), torch.float64, 8)}
+    layers = [{name: x.clone().requires_grad_() for name, x in layer.items()} for layer in model.layers]
+    loss = plain_loss(model, layers, stack.residual != "none")
+    loss.backward()
+    assert found[3, "loss"].item() == pytest.approx(loss.item(), rel=SUMS)
+    for place, layer in enumerate(layers, 1):
+        for name in DIFFERENTIATED:
+            expected = layer[name].grad
+            assert expected is not None
+            assert (found[place, f"d_{name}"] - expected).norm() <= SUMS * expected.norm()
