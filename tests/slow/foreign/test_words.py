@@ -21,27 +21,21 @@ def wrong(q, k, v, **how):
 """
 
 
-def test_functions_of_the_current_folder_are_an_axis_and_bring_their_world(
+def test_functions_of_the_current_folder_are_an_axis_bring_their_world_and_are_told_apart(
     accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the current folder on Python's path, as an installed command is started."""
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    (accuracy.folder / "stranger.py").write_text(MODULE)
-    words = ["variant=[ring,callable]", "variant.fn=[stranger.right,stranger.wrong]", "dtype=float32",
+    for name in ("stranger", "other"):
+        (accuracy.folder / f"{name}.py").write_text(MODULE)
+    words = ["variant=[ring,callable]", "variant.fn=[stranger.right,stranger.wrong,other.py:right]", "dtype=float32",
              "world_size=1", "output_dir=run", *TINY]  # fmt: skip
     done = accuracy(*words)
     assert done.status == 0, done.err
     rows = table.read_results(accuracy.folder / "run")
     outs = rows[(rows["tensor"] == "out") & (rows["rank"] == 0)].set_index("variant", drop=False)
-    assert dict(outs["world"]) == {"ring": "simulated", "right": "processes", "wrong": "processes"}
-    assert outs.loc["wrong", "error_rel"] == pytest.approx(0.25, rel=1e-5)
-    again = fields.words(outs.loc["wrong"].to_dict())
+    here = dict.fromkeys(("stranger.right", "stranger.wrong", "other.right"), "processes")
+    assert dict(outs["world"]) == {"ring": "simulated", **here}
+    assert outs.loc["stranger.wrong", "error_rel"] == pytest.approx(0.25, rel=1e-5)
+    again = fields.words(outs.loc["stranger.wrong"].to_dict())
     assert {"variant=callable", "variant.callable.fn=stranger.wrong", "variant.sharding=contiguous"} <= set(again)
-
-
-def test_two_functions_of_one_name_are_told_apart(accuracy: CommandLine) -> None:
-    for name in ("one", "other"):
-        (accuracy.folder / f"{name}.py").write_text(MODULE)
-    words = ["variant=callable", "variant.fn=[one.py:right,other.py:right]", "dry_run=true", "world_size=1", *TINY]
-    answer = accuracy(*words)
-    assert ("one.right" in answer.out, "other.right" in answer.out) == (True, True)
