@@ -64,12 +64,3 @@ def test_where_fp8_is_not_taken_a_row_says_why(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(importlib.util, "find_spec", lambda name, there=package: name == there or None)
         monkeypatch.setattr(shutil, "which", lambda name: None)
         assert out_alone.FlashinferFp8().abilities("cuda").missing.startswith(words)
-
-
-def test_flex_attention_compiles_for_more_shapes_than_torch_s_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that ranks keep meets more than the 8 shapes after which torch's compiler gives up."""
-    monkeypatch.setattr(torch, "compile", lambda function, **options: lambda: torch._dynamo.config.recompile_limit)
-    flex_attention.compiled.cache_clear()
-    room = flex_attention.compiled()()
-    flex_attention.compiled.cache_clear()
-    assert room == flex_attention.COMPILED_SHAPES > 8 * 100

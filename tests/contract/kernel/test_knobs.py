@@ -49,6 +49,8 @@ def test_chunks_of_any_size_are_right() -> None:
     problem = replace(ODD, queries=50, keys=50, dtype=torch.float64)
     for sizes in ((1, 1), (7, 33), (33, 7), (4096, 4096)):
         assert max(errors(chunked.Chunked(*sizes), problem).values()) < (32 + 7) * 2**-53, sizes
+    with pytest.raises(ValueError, match="key_chunk=0"):
+        chunked.Chunked(key_chunk=0)
 
 
 def test_running_sums_in_sixteen_bits_cost_every_sum_and_the_more_the_more_chunks() -> None:
@@ -62,13 +64,6 @@ def test_running_sums_in_sixteen_bits_cost_every_sum_and_the_more_the_more_chunk
         assert fine[name] < 16 * 2**-24 < 2**-8 / 4 < few[name] < many[name] / 2, name
     assert min(few["dk"], few["dv"]) > 2**-8 / 16
     assert 2**-8 / 64 < few["lse"] < 2**-8
-
-
-def test_knobs_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match="key_chunk=0"):
-        chunked.Chunked(key_chunk=0)
-    with pytest.raises(ValueError, match="accumulator_dtype='int8'; allowed: input, accumulate"):
-        chunked.Chunked(accumulator_dtype="int8")
 
 
 KERNELS = {path.stem: plugins.load(f"accuracy.kernel.{path.stem}") for path in (PACKAGE / "kernel").glob("[a-z]*.py")}

@@ -103,17 +103,13 @@ PROBLEM = Problem(queries=75, keys=100, dim=24)
 SLIPS = [  # file, what stands there, what a slip makes of it, tensors that must show it
     ("forward", "value, accumulator * fade[:, None]", "value, accumulator", {"out"}),
     ("forward", "k_row, v_row, 0, whole,", "k_row, v_row, 32, whole,", {"out", "lse"}),
-    ("forward", "v_row, whole, end, keys", "v_row, whole, end - 5, keys", {"out", "lse"}),
     ("forward", "<= last[:, None]", "< last[:, None]", {"out", "lse"}),
     ("forward", "tl.max(scores, 1) * scale", "tl.max(scores, 1)", set()),  # any bound of the scores gives the same
     ("forward", "tl.log2(divisor)) * LN_2", "tl.log2(divisor))", {"lse"}),
     ("backward", "- mean[:, None]", "", {"dq"}),
-    ("backward", "v_row, row_bits, mean, whole, end,", "v_row, row_bits, mean, whole, end - 32,", {"dq"}),
     ("backward", "range(0, group * tiles", "range(0, group * tiles - 1", {"dk", "dv"}),
-    ("backward", "first = tl.where(first < whole, first, partial)", "first = first", {"dk", "dv"}),
     ("backward", "head * q_head + place", "place", {"dk"}),
     ("backward", "tl.where(visible, weights, 0.0)", "weights", {"dq", "dk", "dv"}),
-    ("backward", "tl.sum(left * right, 1)", "tl.sum(left * left, 1)", {"dq", "dk"}),
 ]
 
 

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from accuracy.core.masks import Block
 from accuracy.kernel.block.running_state import RunningState, SoftmaxState
 from accuracy.kernel.triton.available import TritonCarry
+from accuracy.variant.join import sigmoid
 from tests.contract.kernel.problem import Problem, errors, within
 from tests.contract.kernel.test_triton import DEVICE, broken
 
@@ -100,3 +102,38 @@ def test_rows_that_see_no_key_stay_empty_until_they_see_one() -> None:
     found, _ = running.result(torch.float32, torch.float32)
     every = Problem(queries=40, keys=25, dim=32, causal=False).reference(*tensors)[0]
     assert (found[:, :15].double() - every[:, :15]).norm() / every[:, :15].norm() < 128 * 2**-24
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator(DEVICE).manual_seed(seed), device=DEVICE)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("dim", [8, 32, 96, 128, 256])
+def test_a_merge_in_one_pass_has_every_bit_of_the_torch_expression(dim: int, dtype: torch.dtype) -> None:
+    """On slices of larger tensors, at gaps of lse from 0 to overflow, with infinities of empty partials."""
+    from accuracy.kernel.triton import one_pass
+
+    out, block_out = normal(0, 2, 300, 3, dim), normal(1, 2, 150, 3, dim).to(dtype)
+    lse, block_lse = normal(2, 2, 300, 3, 1) * 30, (normal(3, 2, 3, 150, 1) * 30).transpose(1, 2)
+    block_lse[:, 7] = -torch.inf
+    block_lse[:, 9:60] *= normal(4, 2, 51, 3, 1) ** 5  # gaps that are dense around 0, and of hundreds
+    block_lse[:, 8] = lse[:, 109]
+    rows = slice(101, 251)
+    assert one_pass.merges(out[:, rows], lse[:, rows], block_out, block_lse)
+    whole_out, whole_lse, found, found_lse = out.clone(), lse.clone(), out.clone(), lse.clone()
+    whole_out[:, rows], whole_lse[:, rows] = sigmoid(out[:, rows], lse[:, rows], block_out, block_lse)
+    one_pass.merge(found[:, rows], found_lse[:, rows], block_out, block_lse)
+    assert torch.equal(found_lse, whole_lse)
+    assert torch.equal(found, whole_out)
+
+
+def test_merges_of_other_dtypes_are_left_to_torch() -> None:
+    from accuracy.kernel.triton import one_pass
+
+    merged = torch.zeros(1, 2, 1, 8)
+    given = [merged, torch.zeros(1, 2, 1, 1), merged, torch.zeros(1, 2, 1, 1)]
+    assert one_pass.merges(*given)
+    for place in range(4):
+        assert not one_pass.merges(*(x.double() if number == place else x for number, x in enumerate(given)))

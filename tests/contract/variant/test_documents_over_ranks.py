@@ -83,11 +83,8 @@ def test_the_public_entries_take_documents_over_ranks_and_accuse_the_one_functio
 
 
 def test_documents_that_ranks_cannot_share_are_told_in_a_line() -> None:
-    said = refused(
-        *words("ring", "problem.documents=24+40", "problem.seqlen=64", "world_size=3", "problem.padding=end")
-    )
-    assert "cuts each document into 3 parts: 40 is no multiple of it" in said
-    said = refused(
-        *words("ring", "problem.documents=24+40", "problem.seqlen=64", "world_size=2", "variant.sharding=30+34")
-    )
-    assert "use sharding=contiguous" in said
+    for more, told in (
+        (("world_size=3", "problem.padding=end"), "cuts each document into 3 parts: 40 is no multiple of it"),
+        (("world_size=2", "variant.sharding=30+34"), "use sharding=contiguous"),
+    ):
+        assert told in refused(*words("ring", "problem.documents=24+40", "problem.seqlen=64", *more))

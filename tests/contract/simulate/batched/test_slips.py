@@ -15,14 +15,10 @@ SLIPS = [
     (fold, 'call.sources if what == "keys" else call.ranks', "call.ranks"),
     (fold, "range(self.ranks.start + self.shift, self.ranks.stop + self.shift)", "self.ranks"),
     (fold, "shift, found = work[some.start]", "shift, found = work[some.start][0], work[some.start][1][:1]"),
-    (fold, "yield call, ready.pop(number)", "yield call, ready.pop(max(ready))"),
-    (fold, "not self.begun[some.start] and rows", "rows"),
     (ring, 'arrived = rank.sent("wire", k).to(rank.dtype), rank.sent("wire", v).to(rank.dtype)', "arrived = k, v"),
     (ring, 'now.copy_(rank.sent("gradient_wire", now))', "pass"),
     (ring, "dk.add(call.sources,", "dk.add(call.ranks,"),
-    (ring, "dq.add(call.ranks, call.block.query, dq_block)", "dq.add(call.ranks, call.block.query, dq_block.flip(1))"),
     (llama3, "(-1, self.count)).movedim(1, 2)", "(-1, self.count)).flip(1).movedim(1, 2)"),
-    (llama3, "self._apart(x) for x in given[:5]", "self._apart(x) for x in (given[0].flip(2), *given[1:5])"),
     (simulated, "parts[senders, own]", "parts[own, senders]"),
 ]
 PLACES = {
