@@ -14,6 +14,7 @@ from tests.measuring import measure
 MUTATIONS = [
     ("ring", "- step * distance(rank)", "+ step * distance(rank)", {"out", "dk"}),
     ("ring", "total.take(received)", "total.add(slice(0, len(received[0])), received)", {"dk", "dv"}),
+    ("ring", "in found:", "in found[-1:]:", {"out", "dq"}),
     ("ring", "dq.add(block.query, dq_block)", "dq.take(dq_block)", {"dq"}),
     ("zigzag", "length // 2), slice(length // 2", "length // 2 - 1), slice(length // 2 - 1", {"out", "lse"}),
     ("striped", "source <= rank.world.rank", "source < rank.world.rank", {"out", "lse"}),
@@ -27,6 +28,7 @@ MUTATIONS = [
     ("bpt", "chunks.key_chunk)", "chunks.key_chunk - 1)", set()),
     ("split_kv", "block.shifted(query_offset, 0)", "Block(block.shifted(query_offset, 0).query, block.key, False)",
      {"out"}),
+    ("split_kv", "rank.join(running, block, q, k, v)", "rank.join(running, block, q, k, k)", {"out"}),
 ]  # fmt: skip
 
 
@@ -37,6 +39,7 @@ def test_a_slip_in_a_schedule_is_seen(tmp_path: Path, schedule: str, before: str
     planting.slip(tmp_path, schedule, before, after)
     size = 1 if schedule in ("bpt", "split_kv") else 4
     few = ["problem.seqlen_q=30"] if schedule == "split_kv" else []
+    few += ["problem.documents=10+50+36"] if "found" in before else []
     results = measure("variant=broken", f"world_size={size}", "dtype=float64", *few, folders=[tmp_path])
     if (results["status"] == "failed").all():
         return

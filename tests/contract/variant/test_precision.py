@@ -22,11 +22,8 @@ PLACES = [
     ("dkv_accumulator", "bfloat16", "ring", ("dk", "dv"), ("out", "dq")),
     ("wire", "bfloat16", "ring", TENSORS, ()),
     ("gradient_wire", "bfloat16", "ring", ("dk", "dv"), ("out", "dq")),
-    ("wire", "bfloat16", "llama3", TENSORS, ()),
     ("dkv_accumulator", "bfloat16", "llama3_ring", ("dk", "dv"), ("out", "lse", "dq")),
-    ("gradient_wire", "bfloat16", "llama3", ("dk", "dv"), ("out", "dq")),
     ("gradient_wire", "bfloat16", "ulysses", ("dq", "dk", "dv"), ("out", "lse")),
-    ("wire", "bfloat16", "ulysses", TENSORS, ()),
     ("wire", "float8_e4m3", "ring", TENSORS, ()),
     ("gradient_wire", "float8_e5m2", "ring", ("dk", "dv"), ("out", "lse", "dq")),
 ]

@@ -1,8 +1,6 @@
 import pytest
 
 from accuracy import cli as command
-from accuracy.core import plugins
-from accuracy.measurement import provenance
 from accuracy.results import table
 from tests import planting, processes
 from tests.command_line import SHORT, CommandLine
@@ -52,22 +50,6 @@ def test_when_nothing_could_be_measured_the_status_says_so_every_time(accuracy: 
         answer = accuracy("--config-dir=parts", *words)
         assert answer.status == command.NOTHING_MEASURED
         assert f"0 measured, {0 if found else 1} unsupported, 3 failed{found}" in answer.out
-
-
-def test_a_part_of_ones_own_that_was_edited_is_measured_again(accuracy: CommandLine) -> None:
-    """Else its author would read yesterday's numbers after a correction."""
-
-    def again(code: str) -> str:
-        planting.ring(accuracy.folder / "parts", "edited", code)
-        plugins.load.cache_clear()  # as a new process has it
-        provenance._digest_of_parts.cache_clear()
-        return accuracy("--config-dir=parts", *SHORT, "variant=[edited,ring]", "output_dir=run").out
-
-    assert "2 measured, 0 unsupported, 0 failed" in again("")
-    assert "0 measured, 0 unsupported, 0 failed, 2 found done" in again("")
-    assert "1 measured, 0 unsupported, 0 failed, 1 found done" in again("# corrected\n")
-    codes = table.read_results(accuracy.folder / "run").groupby("variant")["code"].nunique()
-    assert codes.to_dict() == {"edited": 1, "ring": 1}
 
 
 @pytest.mark.stress(1)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from tests.golden import ring as gathered
-from tests.slow.foreign.ring import Steps, Where, attend, right
+from tests.slow.foreign.ring import attend, right
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,6 @@ def sdpa_as_transformers(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, **how
     return sdpa(q, k, v, causal=causal and q.shape[2] > 1, **how)
 
 
-def sdpa_other_heads(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-    k, v = (x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v))  # not repeat_interleave
-    return sdpa(q, k, v, **how)
-
-
 def varlen(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_seqlen: int, **how: Any) -> Tensor:
     """Sequences one behind another, (T, H, D)."""
     sequences = (slice(*each) for each in itertools.pairwise(cu_seqlens.tolist()))
@@ -157,40 +152,28 @@ HEALTHY = {
 }
 
 
-class Wrong(Steps):
-    """A ring with some of its steps replaced; each is given what the right one is given."""
+class NeverZeroed(torch.autograd.Function):
+    """The identity, whose gradient goes on from where the last call of its shape ended."""
 
-    def __init__(self, **steps: Any) -> None:
-        vars(self).update(steps)
+    sums: dict[Any, Any] = {}  # noqa: RUF012
 
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
 
-def ring(
-    wrong: str, causes: Sequence[str] = (), /, says: str = "", free: tuple[str, ...] = (),
-    ranks: tuple[int, ...] = (1, 4), **steps: Any,
-) -> Foreign:  # fmt: skip
-    return Foreign(partial(attend, steps=Wrong(**steps)), "bshd", ranks, False, wrong, "", causes, says, free)
-
-
-def missing(when: Callable[[Where, int], Any]) -> Callable[[Where, int, bool], int]:
-    """The block of the keys of the rank before does not count where a condition holds."""
-
-    def times(where: Where, length: int, causal: bool) -> int:
-        rank, size, source = where
-        lost = size > 1 and (rank - source) % size == 1 and when(where, length)
-        return 0 if lost else Steps().times(where, length, causal)
-
-    return times
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        key = gradient.shape, gradient.dtype
+        NeverZeroed.sums[key] = gradient + NeverZeroed.sums.get(key, 0)
+        return NeverZeroed.sums[key]
 
 
-def first_item_s_keys(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return q, k[:1].expand_as(k), v[:1].expand_as(v)  # a batch stride of 0
+def never_zeroed(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    return attend(NeverZeroed.apply(q), k, v, **how)
 
 
-def never_zeroed(dq: Tensor, dk: Tensor, dv: Tensor, group: Any, sums: dict[Any, Any] = {}) -> tuple[Tensor, ...]:  # noqa: B006
-    """dq goes on from where the last call of its shape ended."""
-    key = dq.shape, dq.dtype
-    sums[key] = dq + sums.get(key, 0)
-    return sums[key], dk, dv
+def second_of_batch(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    return attend(q, k[:1].expand_as(k), v[:1].expand_as(v), **how)  # a batch stride of 0
 
 
 EVERYTHING, GRADIENTS, BLOCKS, RUN_TO_RUN = "out lse dq dk dv", "dq dk dv", ("blocks", "pairs"), "run to run"
@@ -198,7 +181,6 @@ FAULTY = {
     "eager_sees_one_later": Foreign(eager_sees_one_later, wrong="out", may=GRADIENTS, causes=("mask",)),
     "eager_lse_to_base_2": Foreign(eager_lse_to_base_2, wrong="lse", causes=("factor",)),
     "eager_lse_in_bfloat16": Foreign(eager_lse_in_bfloat16, wrong="lse", causes=("cast",)),
-    "sdpa_other_heads": Foreign(sdpa_other_heads, "bhsd", wrong="out", may=GRADIENTS, causes=("heads",)),
     "varlen_default_scale": Foreign(varlen_default_scale, "varlen", wrong="out", may=GRADIENTS, causes=("scale",)),
     "forward_only_without_a_value": Foreign(forward_only_without_a_value, wrong="out", causes=BLOCKS),
     "documents_ignored": Foreign(
@@ -207,10 +189,14 @@ FAULTY = {
     "gathered_own_gradients": Foreign(
         gathered.own_gradients, ranks=(1, 2, 4), wrong="dk dv", causes=("shard", *BLOCKS)
     ),
-    "odd_size": ring(EVERYTHING, BLOCKS, "with 3 ranks (right with 1, 2 and 4)", ("world_size",),
-                     times=missing(lambda where, length: where[1] % 2)),
-    "long": ring(EVERYTHING, BLOCKS, "only with seqlen=2304", ("seqlen",),
-                 times=missing(lambda where, length: length * where[1] > 2048)),
-    "second_of_batch": ring(EVERYTHING, ("shard",), "only with batch=2", ranks=(1,), given=first_item_s_keys),
-    "sum_never_zeroed": ring("dq", says=RUN_TO_RUN, gradients=never_zeroed),
+    "odd_size": Foreign(
+        partial(attend, lost=lambda size, length: size % 2), ranks=(1, 4), wrong=EVERYTHING, causes=BLOCKS,
+        says="with 3 ranks (right with 1, 2 and 4)", free=("world_size",),
+    ),
+    "long": Foreign(
+        partial(attend, lost=lambda size, length: length * size > 2048), ranks=(1, 4), wrong=EVERYTHING, causes=BLOCKS,
+        says="only with seqlen=2304", free=("seqlen",),
+    ),
+    "second_of_batch": Foreign(second_of_batch, wrong=EVERYTHING, causes=("shard",), says="only with batch=2"),
+    "sum_never_zeroed": Foreign(never_zeroed, ranks=(1, 4), wrong="dq", says=RUN_TO_RUN),
 }  # fmt: skip

@@ -63,10 +63,11 @@ def float16(a: Tensor, b: Tensor) -> Tensor:
 
 def attention_of(product: Product, factor: float = 1.0) -> Callable[..., Any]:
     def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> tuple[Tensor, Tensor]:
-        q, k, v = heads_first(q, k, v)
+        dtype, (q, k, v) = q.dtype, heads_first(q, k, v)
         scores = Products.apply(q, k.mT, product) * softmax_scale
         scores = visible(scores) if causal else scores
-        return Products.apply(scores.softmax(-1), v, product).transpose(1, 2) * factor, scores.logsumexp(-1)
+        out = Products.apply(scores.softmax(-1), v, product).transpose(1, 2) * factor
+        return out.to(dtype), scores.logsumexp(-1)
 
     attention.__name__ = product.__name__
     return attention
@@ -123,7 +124,7 @@ def test_a_fault_of_a_format_s_size_is_no_arithmetic_and_one_beside_tf32_is_foun
 ) -> None:
     def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> tuple[Tensor, Tensor]:
         out, lse = attention_of(product)(q, k, v, causal=causal, softmax_scale=softmax_scale)
-        return fault(out).to(q.dtype), lse
+        return fault(out), lse
 
     found = accuracy.diagnose(attention, **SMALL | {"dtype": dtype, "seqlen": 64 if product is tf32 else 528})
     assert found.label == LOGIC
