@@ -109,10 +109,6 @@ def of_one(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
     return sdpa(*(x.transpose(0, 1)[None] for x in (q, k, v)), **how)[0].transpose(0, 1)
 
 
-def varlen_default_scale(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, **how: Any) -> Tensor:
-    return varlen(q, k, v, softmax_scale=q.shape[-1] ** -0.5, **how)
-
-
 def borders_ignored(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_seqlen: int, **how: Any) -> Tensor:
     return of_one(q, k, v, **how)
 
@@ -178,16 +174,10 @@ def second_of_batch(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor
 
 EVERYTHING, GRADIENTS, BLOCKS, RUN_TO_RUN = "out lse dq dk dv", "dq dk dv", ("blocks", "pairs"), "run to run"
 FAULTY = {
-    "eager_sees_one_later": Foreign(eager_sees_one_later, wrong="out", may=GRADIENTS, causes=("mask",)),
-    "eager_lse_to_base_2": Foreign(eager_lse_to_base_2, wrong="lse", causes=("factor",)),
     "eager_lse_in_bfloat16": Foreign(eager_lse_in_bfloat16, wrong="lse", causes=("cast",)),
-    "varlen_default_scale": Foreign(varlen_default_scale, "varlen", wrong="out", may=GRADIENTS, causes=("scale",)),
     "forward_only_without_a_value": Foreign(forward_only_without_a_value, wrong="out", causes=BLOCKS),
     "documents_ignored": Foreign(
         borders_ignored, "varlen", wrong="out", may=GRADIENTS, causes=("mask", *BLOCKS), says="borders of"
-    ),
-    "gathered_own_gradients": Foreign(
-        gathered.own_gradients, ranks=(1, 2, 4), wrong="dk dv", causes=("shard", *BLOCKS)
     ),
     "odd_size": Foreign(
         partial(attend, lost=lambda size, length: size % 2), ranks=(1, 4), wrong=EVERYTHING, causes=BLOCKS,

@@ -74,6 +74,7 @@ def of_default_scale(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_s
     return of_any_dtype(q, k, v, causal=causal, softmax_scale=softmax_scale)
 
 
+@pytest.mark.stress(5)
 @pytest.mark.parametrize(
     ("function", "how", "most", "refused"),
     [
@@ -131,6 +132,7 @@ def test_packed_sequences_are_not_asked_with_fewer_queries(monkeypatch: pytest.M
     assert not any(each.problem.seqlen_q for each in cases)
 
 
+@pytest.mark.stress(3, "form")
 @pytest.mark.parametrize(("form", "more"), [("pair", 0), ("behind", 0), ("keys", -1), ("behind", 2)])
 def test_a_window_without_a_default_is_told_always_and_a_number_counts_a_query_s_own_key_or_not(
     form: str, more: int, monkeypatch: pytest.MonkeyPatch
