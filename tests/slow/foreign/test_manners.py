@@ -103,14 +103,14 @@ def test_a_function_of_torch_that_was_replaced_is_named_and_put_back() -> None:
     assert own["error_rel"].dropna().tolist() == measured(eager_out)["error_rel"].dropna().tolist()
 
 
-def test_the_caller_s_fp32_precision_neither_raises_nor_changes_nor_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caller_s_fp32_precision_neither_raises_nor_changes_nor_counts() -> None:
     usual = measured(eager_out)["error_rel"].dropna().tolist()
     for switch in ("fp32_precision", "cuda.matmul.fp32_precision", "mkldnn.matmul.fp32_precision"):
         path, _, name = f"backends.{switch}".rpartition(".")
         holder = operator.attrgetter(path)(torch)
         if not hasattr(holder, name):
             pytest.skip("this torch has no fp32_precision")
-        with monkeypatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(holder, name, "tf32")
             assert measured(eager_out)["error_rel"].dropna().tolist() == usual, switch
             assert getattr(holder, name) == "tf32", switch
