@@ -148,31 +148,11 @@ HEALTHY = {
 }
 
 
-class NeverZeroed(torch.autograd.Function):
-    """The identity, whose gradient goes on from where the last call of its shape ended."""
-
-    sums: dict[Any, Any] = {}  # noqa: RUF012
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        key = gradient.shape, gradient.dtype
-        NeverZeroed.sums[key] = gradient + NeverZeroed.sums.get(key, 0)
-        return NeverZeroed.sums[key]
-
-
-def never_zeroed(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-    return attend(NeverZeroed.apply(q), k, v, **how)
-
-
 def second_of_batch(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
     return attend(q, k[:1].expand_as(k), v[:1].expand_as(v), **how)  # a batch stride of 0
 
 
-EVERYTHING, GRADIENTS, BLOCKS, RUN_TO_RUN = "out lse dq dk dv", "dq dk dv", ("blocks", "pairs"), "run to run"
+EVERYTHING, GRADIENTS, BLOCKS = "out lse dq dk dv", "dq dk dv", ("blocks", "pairs")
 FAULTY = {
     "eager_lse_in_bfloat16": Foreign(eager_lse_in_bfloat16, wrong="lse", causes=("cast",)),
     "forward_only_without_a_value": Foreign(forward_only_without_a_value, wrong="out", causes=BLOCKS),
@@ -188,5 +168,4 @@ FAULTY = {
         says="only with seqlen=2304", free=("seqlen",),
     ),
     "second_of_batch": Foreign(second_of_batch, wrong=EVERYTHING, causes=("shard",), says="only with batch=2"),
-    "sum_never_zeroed": Foreign(never_zeroed, ranks=(1, 4), wrong="dq", says=RUN_TO_RUN),
 }  # fmt: skip

@@ -13,7 +13,7 @@ from accuracy.verdict import inside
 from accuracy.verdict.label import BUGS, LOGIC, PRECISION_FLOOR, ROUNDING
 from accuracy.verdict.verdict import verdicts
 from tests.slow.foreign import functions
-from tests.slow.foreign.functions import FAULTY, HEALTHY, RUN_TO_RUN, eager, eager_out, forward_only
+from tests.slow.foreign.functions import FAULTY, HEALTHY, eager, eager_out, forward_only
 from tests.unit.fault import rates
 
 SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16, "device": "cpu"}
@@ -32,12 +32,8 @@ def test_a_healthy_function_is_called_healthy(name: str, few_runs_again: None) -
 
 @pytest.mark.stress(1)
 @pytest.mark.parametrize("name", FAULTY)
-def test_a_fault_is_found_in_its_tensors_with_no_wrong_cause(
-    name: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_fault_is_found_in_its_tensors_with_no_wrong_cause(name: str, tmp_path: Path, few_runs_again: None) -> None:
     fault = FAULTY[name]
-    if fault.says != RUN_TO_RUN:
-        request.getfixturevalue("few_runs_again")
     wrong = fault.wrong.split()
     may_be = {*wrong, *fault.may.split()} | ({"delta"} if "out" in wrong else set())
     how = {**SMALL, "layout": fault.layout, "world_size": list(fault.ranks), "output_dir": tmp_path / "run"}
