@@ -64,7 +64,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             if abilities.out_only or abilities.missing or (unit_roundoff(name, "") and device == "cpu"):
                 continue
             if name == "triton_carry" and device == "cpu" and not sampling.whole:
-                continue  # but for `carry` (test_triton_carry) it is triton_split_backward
+                continue  # but for `carry` (test_triton) it is triton_split_backward
             marks = [pytest.mark.gpu] if device == "cuda" else []
             for dtype in abilities.dtypes:
                 found.append(pytest.param((name, source, device), dtype, marks=marks, id=f"{name}-{device}-{dtype}"))
