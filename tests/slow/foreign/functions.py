@@ -142,7 +142,6 @@ HEALTHY = {
     "sdpa_as_transformers": Foreign(sdpa_as_transformers, "bhsd"),
     "varlen": Foreign(varlen, "varlen"),
     "forward_only": Foreign(forward_only),
-    "asks_its_group": Foreign(asks_its_group, float32=True),
     "gathered": Foreign(gathered.ring, ranks=(1, 2, 4), float32=True),
     "ring": Foreign(right, ranks=(1, 4)),
 }
