@@ -29,23 +29,24 @@ def of_any_dtype(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale
     return eager(q, k, v, causal=causal, softmax_scale=softmax_scale)[0]
 
 
-def but_not(refused: Callable[[Tensor, Tensor, bool], bool]) -> Callable[..., Tensor]:
-    """Attention that raises where something holds of q, k and causal."""
+def but_not(refused: Callable[[Tensor, Tensor, bool, float], bool]) -> Callable[..., Tensor]:
+    """Attention that raises where something holds of q, k, causal and the scale."""
 
     def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
-        if refused(q, k, causal):
+        if refused(q, k, causal, softmax_scale):
             raise RuntimeError("not supported")
         return of_any_dtype(q, k, v, causal=causal, softmax_scale=softmax_scale)
 
     return attention
 
 
-of_16_bits = but_not(lambda q, k, causal: q.element_size() != 2)  # as flash-attn
-of_tiles = but_not(lambda q, k, causal: (
+of_16_bits = but_not(lambda q, k, causal, scale: q.element_size() != 2)  # as flash-attn
+of_tiles = but_not(lambda q, k, causal, scale: (
     q.element_size() != 2 or q.shape[3] not in (64, 128) or q.shape[1] % 128 > 0 or not causal))  # fmt: skip
-of_one_key_head = but_not(lambda q, k, causal: k.shape[2] != 1 or q.shape[3] != 128)
-of_as_many_key_heads = but_not(lambda q, k, causal: k.shape[2] != q.shape[2])
-of_eight_heads = but_not(lambda q, k, causal: q.shape[2] % 8 > 0)
+of_one_key_head = but_not(lambda q, k, causal, scale: k.shape[2] != 1 or q.shape[3] != 128)
+of_as_many_key_heads = but_not(lambda q, k, causal, scale: k.shape[2] != q.shape[2])
+of_default_scale = but_not(lambda q, k, causal, scale: abs(scale - q.shape[3] ** -0.5) > 1e-6)
+of_eight_heads = but_not(lambda q, k, causal, scale: q.shape[2] % 8 > 0)
 
 
 def of_one_mask(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float) -> Tensor:
@@ -65,13 +66,6 @@ def of_no_scale(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale:
     if softmax_scale is not None:
         raise ValueError("softmax_scale is not supported")
     return of_any_dtype(q, k, v, causal=causal, softmax_scale=q.shape[3] ** -0.5)
-
-
-def of_default_scale(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
-    """Attention that refuses other scales than D^-0.5."""
-    if abs(softmax_scale - q.shape[3] ** -0.5) > 1e-6:
-        raise ValueError("softmax_scale is not supported")
-    return of_any_dtype(q, k, v, causal=causal, softmax_scale=softmax_scale)
 
 
 @pytest.mark.stress(5)
