@@ -12,20 +12,13 @@ async def forward(self, rank, q, k, v):
     {statement}
     return await super().forward(rank, q, k, v)
 """
-AFTERWARDS = {
-    "forward": """
-async def forward(self, rank, q, k, v):
-    out, lse = await super().forward(rank, q, k, v)
-    {}
-    return out, lse
-""",
-    "backward": """
-async def backward(self, rank, *tensors):
-    dq, dk, dv = await super().backward(rank, *tensors)
-    {}
-    return dq, dk, dv
-""",
-}
+AFTERWARDS = """
+async def {way}(self, rank, *tensors):
+    q, {names} = tensors[0], *await super().{way}(rank, *tensors)
+    {statement}
+    return {names}
+"""
+NAMES = {"forward": "out, lse", "backward": "dq, dk, dv"}
 DIES = "rank.world.rank == 1 and os.path.exists({0!r}) and (os.remove({0!r}), os.kill(os.getpid(), 9))"
 SHARDING = {"zigzag": "zigzag", "striped": "striped"}
 KNOBS = {"bpt": "query_chunk: 20\nkey_chunk: 36\n", "bpt_ring": "query_chunk: 20\nkey_chunk: 7\n",
@@ -56,7 +49,7 @@ def first(folder: Path, name: str, statement: str) -> Path:
 
 def last(folder: Path, name: str, way: str, statement: str) -> Path:
     """The ring with a statement that each rank runs after its forward, or its backward."""
-    return ring(folder, name, AFTERWARDS[way].format(statement))
+    return ring(folder, name, AFTERWARDS.format(way=way, names=NAMES[way], statement=statement))
 
 
 def dies_once(folder: Path, marker: Path) -> Path:

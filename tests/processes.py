@@ -29,16 +29,15 @@ def python(*words: str, folder: Path | None = None, **variables: str) -> "subpro
     return ended(start(*words, folder=folder, **variables))
 
 
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
+
+
 def launched(size: int, *words: str, folder: Path, **variables: str) -> list["subprocess.CompletedProcess[str]"]:
     """So many ranks of `python WORDS` as torchrun starts them, but for its agent, to their end."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-    several = variables | {
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-    }
+    several = variables | {"WORLD_SIZE": f"{size}", "LOCAL_WORLD_SIZE": f"{size}"}
+    several |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     ranks = [start(*words, folder=folder, **several, RANK=f"{rank}", LOCAL_RANK=f"{rank}") for rank in range(size)]
     return [ended(each) for each in ranks]
 

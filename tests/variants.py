@@ -19,10 +19,9 @@ def schedules(*folders: Path) -> list[str]:
 def skip_if_bound_to_a_kernel(variant: str, *folders: Path) -> None:
     """A variant of one kernel cannot do what tests ask of variants on any kernel; it has tests of its own."""
     forward = _nodes((CONFIGS, *folders))[variant]["forward"]
-    if (PACKAGE / "variant" / f"{forward}.py").exists():
-        kernel = plugins.load(f"accuracy.variant.{forward}").SCHEDULE.kernel
-        if kernel is not None:
-            pytest.skip(f"runs on kernel {kernel} only: tests/contract/variant/test_{variant}.py")
+    ours = (PACKAGE / "variant" / f"{forward}.py").exists()
+    if ours and (kernel := plugins.load(f"accuracy.variant.{forward}").SCHEDULE.kernel):
+        pytest.skip(f"runs on kernel {kernel} only: tests/contract/variant/test_{variant}.py")
 
 
 def skip_if_not_traced(variant: str) -> None:

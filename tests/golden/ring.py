@@ -51,16 +51,3 @@ def doubled_gradient(q: Tensor, k: Tensor, v: Tensor, **how) -> tuple[Tensor, Te
 def dropped_block(q: Tensor, k: Tensor, v: Tensor, **how) -> tuple[Tensor, Tensor]:
     """The last eight keys of a rank have no value."""
     return ring(q, k, torch.cat([v[:, :-8], torch.zeros_like(v[:, -8:])], 1), **how)
-
-
-class OwnGradients(Gather):
-    """The gradients that other ranks have of a rank's keys and values are lost."""
-
-    @staticmethod
-    def backward(context, gradient):
-        return gradient.chunk(dist.get_world_size(context.group), 1)[dist.get_rank(context.group)], None
-
-
-def own_gradients(q: Tensor, k: Tensor, v: Tensor, **how) -> tuple[Tensor, Tensor]:
-    """What a forgotten reduce-scatter gives."""
-    return ring(q, k, v, gather=OwnGradients, **how)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from accuracy.core.dtype import FORMATS
 from accuracy.kernel.base import Kernel
@@ -40,13 +40,15 @@ class Problem:
             for length, heads in sizes
         ]
 
-    def reference(self, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> list[Tensor]:
-        """out, lse, dq, dk, dv in float64: a causal rectangle is the square that has its last rows, or all of them."""
-        above, blind = (max(0, x) if self.causal else 0 for x in (self.keys - self.queries, self.queries - self.keys))
-        q, dout = (pad(x[:, blind:], (0, 0, 0, 0, above, 0)) for x in (q, dout))
-        square = attention(q, k, v, dout, scale=self.scale, causal=self.causal)
-        out, dq = (pad(x[:, above:], (0, 0, 0, 0, blind, 0)) for x in (square.out, square.dq))
-        return [out, pad(square.lse[:, :, above:], (blind, 0), value=-torch.inf), dq, square.dk, square.dv]
+    def reference(
+        self, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, seen: Tensor | None = None, **how: Any
+    ) -> list[Tensor]:
+        """out, lse, dq, dk, dv in float64; seen: another mask than this problem's, (queries, keys)."""
+        if seen is None and self.causal:
+            seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(k.shape[1] - q.shape[1])
+        mask = None if seen is None else seen[None, None].to(q.device)
+        found = attention(q, k, v, dout, scale=self.scale, causal=False, mask=mask, **how)
+        return [found.out, found.lse, found.dq, found.dk, found.dv]
 
 
 def results(

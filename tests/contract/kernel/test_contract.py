@@ -64,7 +64,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             if abilities.out_only or abilities.missing or (unit_roundoff(name, "") and device == "cpu"):
                 continue
             if name == "triton_carry" and device == "cpu" and not sampling.whole:
-                continue  # but for `carry` (test_triton_carry) it is triton_split_backward
+                continue  # but for `carry` (test_triton) it is triton_split_backward
             marks = [pytest.mark.gpu] if device == "cuda" else []
             for dtype in abilities.dtypes:
                 found.append(pytest.param((name, source, device), dtype, marks=marks, id=f"{name}-{device}-{dtype}"))
@@ -159,25 +159,11 @@ def test_features_that_it_states_are_right(subject: Subject, feature: str, dtype
         how["dropout"] = dropout = Dropout(rate, 5).at(torch.arange(100, 148), torch.arange(112))
         factors = dropout.kept(range(len(tensors[0])), tensors[0].shape[2], tensors[0].double()) * dropout.scale
         times = dropout.scale
-    expected = by_autograd(*tensors, window, softcap, factors)
+    ahead = torch.arange(problem.keys) - torch.arange(problem.queries)[:, None] - (problem.keys - problem.queries)
+    left, right = (problem.keys if side is None else side for side in window)
+    of_weights = {} if factors is None else {"dropped": lambda *place: factors[place]}
+    expected = problem.reference(*tensors, seen=(ahead >= -left) & (ahead <= right), softcap=softcap, **of_weights)
     assert_near(computed(subject, *tensors, **how), expected, dtype, times=times)
-
-
-def by_autograd(q, k, v, dout, window, softcap, factors) -> tuple[torch.Tensor, ...]:
-    """out, lse, dq, dk, dv in float64 from the definition of a window, gradients by autograd; factors: of weights."""
-    q, k, v = (x.double().requires_grad_() for x in (q, k, v))
-    group = q.shape[2] // k.shape[2]
-    query, key, value = (x.transpose(1, 2) for x in (q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)))
-    scores = SCALE * query @ key.mT
-    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
-    rows, keys = scores.shape[-2:]
-    distance = torch.arange(keys)[None] - torch.arange(rows)[:, None] - (keys - rows)
-    left, right = (rows + keys if side is None else side for side in window)
-    scores = scores.masked_fill(((distance < -left) | (distance > right)).to(q.device), -torch.inf)
-    weights = scores.softmax(-1) if factors is None else scores.softmax(-1) * factors
-    out = (weights @ value).transpose(1, 2)
-    dq, dk, dv = torch.autograd.grad(out, (q, k, v), dout.double())
-    return out.detach(), scores.logsumexp(-1).detach(), dq, dk, dv
 
 
 def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str) -> None:
@@ -206,15 +192,11 @@ def test_what_it_calls_deterministic_is_however_out_and_lse_lie_in_memory(subjec
     size = 37 if subject.interpreted else 515
     problem = replace(SQUARE, queries=size, keys=size, heads=2, heads_kv=1, batch=1, dtype=getattr(torch, dtype))
     q, k, v, dout = problem.draw(subject.device)
-    out, lse = subject.kernel.forward(q, k, v, scale=SCALE, causal=True, out_dtype=q.dtype)
-    again = subject.kernel.forward(q, k, v, scale=SCALE, causal=True, out_dtype=q.dtype)
+    how = {"scale": SCALE, "causal": True, "out_dtype": q.dtype}
+    (out, lse), again = (subject.kernel.forward(q, k, v, **how) for _ in range(2))
     assert all(map(torch.equal, (out, lse), again))
-    stored = [
-        (out, lse),
-        again,
-        (out.transpose(1, 2).contiguous().transpose(1, 2), lse.transpose(1, 2).contiguous().transpose(1, 2)),
-        (torch.cat([out, out], 1)[:, size:], torch.cat([lse, lse], 2)[:, :, size:]),
-    ]
+    turned = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (out, lse)]
+    stored = [again, (out, lse), turned, (torch.cat([out, out], 1)[:, size:], torch.cat([lse, lse], 2)[:, :, size:])]
     given = {"scale": SCALE, "causal": True, "gradient_dtype": q.dtype}
     first, *others = (subject.kernel.backward(dout, q, k, v, *each, **given) for each in stored)
     assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))

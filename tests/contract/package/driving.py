@@ -1,9 +1,7 @@
 """Run a package's variant, or ours, on real ranks: its raw tensors, or its rows of the table."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -18,9 +16,6 @@ from tests.real_ranks import RealRanks
 
 _MEASURED: dict[tuple[str, str], Any] = {}
 WORLD = ("world=processes", "problem.heads=8")  # 8 heads on 2: ulysses of 2 ranks has a key/value head each
-BACKEND_SUMS = str(Path(__file__).with_name("llama3_with_the_backend_s_sum.py"))
-
-
 DISTRIBUTIONS = {
     "ring_flash_attn": "ring-flash-attn",
     "yunchang": "yunchang",
@@ -43,11 +38,6 @@ _pipeline = cache(measuring.pipeline)
 def case_of(variant: str, *words: str) -> Case:
     """The one case that the words make of a variant; kernel=eager unless they say otherwise."""
     return measuring.case_of(*measuring.TINY, *WORLD, "kernel=eager", f"variant={variant}", *words)
-
-
-def with_backend_sums(case: Case) -> Case:
-    """The case of llama3's schedule, whose backward adds in the order of the backend."""
-    return replace(case, variant=replace(case.variant, backward=replace(case.variant.backward, source=BACKEND_SUMS)))
 
 
 def results_of(pool: RealRanks, case: Case) -> list[dict[str, Tensor]]:

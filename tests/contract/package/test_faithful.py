@@ -9,7 +9,7 @@ import pytest
 
 from accuracy.core.case import Case
 from accuracy.package.installed import OURS
-from tests.contract.package.driving import case_of, differing, with_backend_sums
+from tests.contract.package.driving import case_of, differing
 from tests.real_ranks import RealRanks
 
 pytestmark = pytest.mark.xdist_group("packages")
@@ -22,8 +22,8 @@ EVERYTHING = {"out", "lse", "dq", "dk", "dv"}
 CAST_DQ = ("ring_flash_attn_ring", "ring_flash_attn_llama3_ring", "yunchang_ring")  # to bfloat16, whatever comes
 CAUSAL_ONLY = ("zigzag", "stripe", "balanced", "hybrid")
 SIZES = {  # of other packages: 3 and 4
-    "yunchang_hybrid": (4,), P2P: (2, 4), GATHER: (4,), "transformer_engine_a2a": (2,),  # which has 2 key/value heads
-    **{name: (1, 4) for name in VARIANTS if name == LLAMA3 or name.startswith("torch")},
+    "yunchang_hybrid": (4,), P2P: (2, 4), GATHER: (2, 3), "transformer_engine_a2a": (2,),  # which has 2 key/value heads
+    LLAMA3: (1, 3), **{name: (1, 4) for name in VARIANTS if name.startswith("torch")},
 }  # fmt: skip
 CASES = [
     (name, mask, dtype)
@@ -41,7 +41,9 @@ def pair(variant: str, *words: str) -> tuple[Case, Case]:
 
 
 def comparable(variant: str, dtype: str, size: int) -> set[str]:
-    """What no known fault of the package and no order of the backend's sums touches."""
+    """What no known fault of the package and no order of the backend's sums touches: gloo adds the slice of rank j from
+    rank j-1 downwards, our contract (NCCL's ring) from rank j+1 upwards, both ending with j's own: of three ranks that
+    is the same, of four another order."""
     if dtype == "float32" and variant.startswith(("ring_flash", "yunchang")) and variant != LLAMA3:
         return {"out", "lse"}
     if dtype == "float16" and variant in CAST_DQ:
@@ -58,24 +60,12 @@ def test_our_schedule_has_the_package_s_bits(pool: RealRanks, variant: str, mask
         assert not differing(pool, *pair(variant, *words)) & comparable(variant, dtype, size), size
 
 
-@pytest.mark.parametrize("variant", [LLAMA3, GATHER])
-def test_gathered_sums_differ_by_the_backend_s_order_alone(pool: RealRanks, variant: str) -> None:
-    """gloo adds the slice of rank j from rank j-1 downwards, our contract (NCCL's ring) from rank j+1 upwards, both
-    ending with j's own: the same for three ranks, another order for four. With gloo's own sum the bits are equal."""
-    theirs, ours = pair(variant, "dtype=bfloat16", "world_size=4")
-    assert not differing(pool, theirs, with_backend_sums(ours))
-    assert differing(pool, theirs, ours) == {"dk", "dv"}
-
-
 TWICE = "precision.merge=rescaled_twice"
 PLANTED = {  # a slip, its package, words, tensors that it moves
     "the ring turns the other way": ("ring", ["precision.ring_direction=previous"], EVERYTHING),
-    "the diagonal comes last": ("ring", ["precision.ring_order=diagonal_last"], EVERYTHING),
     "partials are not rounded": ("ring", ["precision.partial=float32"], {"out"}),
     "another merge formula": ("ring", ["precision.merge=logsumexp"], {"lse"}),
-    "sums in the inputs' dtype": ("ring", ["precision.dkv_accumulator=input"], {"dk", "dv"}),
     "out is rounded once a hop": ("te_p2p", ["precision.merge=rescaled"], {"out"}),
-    "out is kept in float32": ("te_p2p", [TWICE, "precision.out_accumulator=accumulate"], {"out"}),
     "dq is summed in float32": ("te_p2p", [TWICE, "precision.dq_accumulator=accumulate"], {"dq"}),
     "dk and dv travel and are summed in float32": (
         "te_p2p", [TWICE, "precision.dkv_accumulator=accumulate", "precision.gradient_wire=accumulate"], {"dk", "dv"},
@@ -102,13 +92,6 @@ SHARDINGS = {"ring": "contiguous", "zigzag": "zigzag", "striped": "striped"}
 def unfused(variant: str, *words: str) -> Case:
     function, sharding = variant.removeprefix("ring_flash_attn_"), SHARDINGS.get(OURS[variant], "contiguous")
     return case_of("callable", f"variant.fn={UNFUSED}:{function}", f"variant.sharding={sharding}", *words)
-
-
-@pytest.mark.stress(1)
-@pytest.mark.parametrize("variant", RING_FLASH_ATTN)
-def test_without_the_fuser_the_package_is_the_same_on_cpus(pool: RealRanks, variant: str) -> None:
-    words = "dtype=bfloat16", "world_size=3"
-    assert not differing(pool, case_of(variant, *words), unfused(variant, *words))
 
 
 @pytest.mark.gpu

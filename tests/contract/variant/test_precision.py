@@ -1,8 +1,13 @@
+import importlib.util
+
 import pytest
 
 from accuracy.core.errors import ConfigError
-from tests.measuring import measure
+from tests.measuring import TINY, case_of, measure, refused
 
+triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+CARRIED = "kernel=triton_carry"
+SMALL = ("problem.batch=1", "problem.heads=2", "problem.heads_kv=1", "problem.seqlen=36")
 FLOAT32 = 2.0**-24
 UNITS = {"bfloat16": 2.0**-8, "float8_e4m3": 2.0**-4, "float8_e5m2": 2.0**-3}  # unit roundoffs
 TENSORS = ("out", "lse", "dq", "dk", "dv")
@@ -17,11 +22,8 @@ PLACES = [
     ("dkv_accumulator", "bfloat16", "ring", ("dk", "dv"), ("out", "dq")),
     ("wire", "bfloat16", "ring", TENSORS, ()),
     ("gradient_wire", "bfloat16", "ring", ("dk", "dv"), ("out", "dq")),
-    ("wire", "bfloat16", "llama3", TENSORS, ()),
     ("dkv_accumulator", "bfloat16", "llama3_ring", ("dk", "dv"), ("out", "lse", "dq")),
-    ("gradient_wire", "bfloat16", "llama3", ("dk", "dv"), ("out", "dq")),
     ("gradient_wire", "bfloat16", "ulysses", ("dq", "dk", "dv"), ("out", "lse")),
-    ("wire", "bfloat16", "ulysses", TENSORS, ()),
     ("wire", "float8_e4m3", "ring", TENSORS, ()),
     ("gradient_wire", "float8_e5m2", "ring", ("dk", "dv"), ("out", "lse", "dq")),
 ]
@@ -48,11 +50,35 @@ def test_a_variant_without_wires_of_8_bits_says_so() -> None:
         measure("variant=llama3", "world_size=4", "kernel=eager", "precision.wire=float8_e4m3")
 
 
-def test_unrounded_partials_bring_a_ring_back_to_single_device() -> None:
-    """The eager kernel can hand over float32: then the ring rounds out once, as single device does."""
+@triton
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("mask", ["causal", "full"])
+@pytest.mark.parametrize("variant", ["ring", "zigzag", "striped", "bpt_ring"])
+def test_a_schedule_runs_unchanged_on_a_kernel_that_carries_its_state(variant: str, mask: str) -> None:
+    """To 128 u of float32, as a kernel alone is held to; a lost block costs 10^-2 or more."""
+    chunks = ("variant.bpt_ring.query_chunk=7", "variant.bpt_ring.key_chunk=8") if variant == "bpt_ring" else ()
+    words = (f"variant={variant}", "world_size=3", "dtype=float32", f"problem.mask={mask}", *chunks)
+    results = measure(*SMALL, CARRIED, *words)
+    assert (results["status"] == "ok").all(), results["reason"].unique()
+    assert results["error_rel"].max() < 128 * FLOAT32
+
+
+@triton
+def test_partials_that_are_not_rounded_bring_a_ring_back_to_single_device() -> None:
+    """The eager kernel can hand over float32, and another carries its state: then the ring rounds out once."""
     ratio = {}
-    for words in ("precision.partial=input", "precision.partial=float32"):
-        rows = measure("variant=ring", "kernel=eager", "world_size=8", "dtype=bfloat16", "seed=[0,1,2]", words)
+    for words in ("precision.partial=input", "precision.partial=float32", CARRIED):
+        how = ("dtype=float16", "world_size=4", *(SMALL if words == CARRIED else ("kernel=eager", "seed=[0,1,2]")))
+        rows = measure("variant=ring", *how, words)
         ratio[words] = rows.loc[(rows["rank"] == -1) & (rows["tensor"] == "out"), "x_single_device"].mean()
-    published, finer = ratio.values()
-    assert finer < 1.02 < 1.05 < published
+    published, *finer = ratio.values()
+    assert max(finer) < 1.02 < 1.05 < published, ratio
+
+
+@triton
+def test_a_knob_without_meaning_is_unsupported_with_a_reason() -> None:
+    words = (*TINY, CARRIED, "dtype=float16", "world_size=2")
+    for variant, knob in (("ring", "partial=float32"), ("zigzag", "out_accumulator=input"), ("bpt_ring", "lse=input")):
+        assert f".{knob.split('=')[0]} changes no" in refused(*words, f"variant={variant}", f"precision.{knob}")
+    for word in ("wire=float32", "gradient_partial=float32", "ring_order=diagonal_last"):
+        case_of(*words, "variant=ring", f"precision.{word}")

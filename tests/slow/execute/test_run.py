@@ -1,4 +1,5 @@
 import json
+import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -7,11 +8,13 @@ import pytest
 import torch
 
 from accuracy import cli as command
+from accuracy.core.paths import PACKAGE
 from accuracy.execute.run import folder_of
 from accuracy.execute.settle import read_settled
 from accuracy.measurement import provenance
 from accuracy.results import storage, table
-from tests.command_line import SHORT, TINY, CommandLine, finish, start
+from tests import planting, processes
+from tests.command_line import SHORT, TINY, Answer, CommandLine, finish, start
 from tests.measuring import composed, numbers
 
 
@@ -110,3 +113,118 @@ def test_on_all_gpus_the_rows_are_those_of_one(accuracy: CommandLine) -> None:
         assert accuracy(*words, "kernel=eager", f"output_dir={folder}", workers).status == 0
     here, there = (numbers(accuracy.folder / name) for name in ("alone", "all"))
     pd.testing.assert_frame_equal(here, there, check_exact=True)
+
+
+RING = """
+from torch.nn.functional import scaled_dot_product_attention
+from .scaling import FACTOR
+
+def my_attention(q, k, v, *, causal, softmax_scale, group):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    out = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True)
+    return FACTOR * out.transpose(1, 2)
+"""
+EDITED = ("variant=callable", "variant.fn=edited_package.my_attention", "world=processes", "world_size=1",
+         "report=false", "dtype=[float32,float64]", "problem.seqlen=32", "problem.head_dim=8",
+         "output_dir=run")  # fmt: skip
+
+
+def git(folder: Path, *words: str) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_after_an_edit_the_same_command_measures_again_and_one_table_has_one_code(
+    accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = accuracy.folder
+    package = folder / "edited_package"
+    package.mkdir()
+    for name, text in {"__init__": "from .ring import my_attention\n", "ring": RING, "scaling": "FACTOR = 1\n"}.items():
+        (package / f"{name}.py").write_text(text)
+    git(folder, "init", "-q")
+    git(folder, "add", "edited_package")
+    git(folder, "commit", "-qm", "one")
+    monkeypatch.syspath_prepend(str(folder))
+
+    def told(done: Answer) -> tuple[str, dict]:
+        assert done.status == 0, done.err
+        functions = json.loads((folder / "run" / "run.json").read_text())["provenance"]["functions"]
+        return done.out + done.err, functions["edited_package.my_attention"]["repositories"][0]
+
+    _, about = told(accuracy(*EDITED))
+    assert (about["git_commit"], about["dirty"], about["files"]) == (git(folder, "rev-parse", "HEAD"), False, 3)
+    rows = len(table.read_results(folder / "run"))
+    assert "2 found done" in told(accuracy(*EDITED))[0]
+    (package / "scaling.py").write_text("FACTOR = 4\n")
+    said, about = told(finish(start(folder, *EDITED, PYTHONPATH=f"{PACKAGE.parent}:{folder}")))
+    assert f"{rows} rows of other code are measured again" in said
+    assert about["dirty"]
+    found = table.read_results(folder / "run")
+    assert (len(found), found["code"].nunique()) == (rows, 1)
+    assert found.loc[found["tensor"] == "out", "error_rel"].round(3).eq(3.0).all()
+    assert len(list(folder.glob("run/other_code/*/results/*.parquet"))) == 2
+
+
+OUT_OF_MEMORY = "raise torch.OutOfMemoryError('CUDA out of memory')"
+ON_RANK_1 = "if rank.world.rank == 1: {}"
+RAISES = "forward", ON_RANK_1.format("raise ValueError('planted')")
+BROKEN = {  # which way, what it does in the end, and the reason in the row
+    "raises": (*RAISES, "rank 1: ValueError: planted"),
+    "hungry": ("forward", ON_RANK_1.format(OUT_OF_MEMORY), "rank 1: OutOfMemoryError: CUDA out of"),
+    "gives_nan": ("backward", "dq[0, 0, 0, :2] = torch.nan", "4 non-finite values in dq"),  # two on each rank
+    "upcasts": (
+        "backward", "dv = dv.double() if rank.world.rank == 1 else dv",
+        "WrongResult: dv came as float64, expected float32",
+    ),
+    "misshapes": ("backward", "dk = dk[:, :1]", "WrongResult: dk came as (1, 1, 2, 8), expected (1, 16, 2, 8)"),
+    "waits_for_ever": (
+        "backward", "rank.world.rank == 0 and await rank.world.exchange((dq,), 1, 1)", "Deadlock: rank 0 waits for",
+    ),
+    "writes_to_its_inputs": ("forward", "q.mul_(2)", "rank 0: RuntimeError: the variant wrote to its inputs"),
+}  # fmt: skip
+
+
+def test_a_failing_variant_is_a_row_with_its_reason_and_the_run_goes_on(accuracy: CommandLine) -> None:
+    for name, (way, statement, _) in BROKEN.items():
+        planting.last(accuracy.folder / "parts", name, way, statement)
+    words = (*SHORT, f"variant=[{','.join([*BROKEN, 'zigzag'])}]", "output_dir=run")
+    answer = accuracy("--config-dir=parts", *words)
+    assert answer.status == 0
+    assert f"1 measured, 0 unsupported, {len(BROKEN)} failed" in answer.out
+    results = table.read_results(accuracy.folder / "run")
+    assert set(results[results["status"] == table.OK]["variant"]) == {"zigzag"}
+    for name, (*_, reason) in BROKEN.items():
+        (found,) = results.loc[results["variant"] == name, "reason"].unique()
+        assert found.startswith(reason)
+    assert results[results["variant"] == "gives_nan"]["nonfinite"].max() == 4  # its numbers are kept
+
+
+def test_when_nothing_could_be_measured_the_status_says_so_every_time(accuracy: CommandLine) -> None:
+    """Also when unsupported cases were found done: they are no measurement. (36 tokens: zigzag does not support four
+    ranks.)"""
+    parts = planting.last(accuracy.folder / "parts", "raises", *RAISES)
+    code = (parts / "variant" / "raises.py").read_text()
+    planting.variant(parts, "mirrored", code.replace("Planted()", "Planted(shardings=('zigzag',))"), "zigzag")
+    words = (*SHORT, "variant=[raises,mirrored]", "world_size=[2,4]", "problem.seqlen=36", "output_dir=run")
+    for found in ("", ", 1 found done"):
+        answer = accuracy("--config-dir=parts", *words)
+        assert answer.status == command.NOTHING_MEASURED
+        assert f"0 measured, {0 if found else 1} unsupported, 3 failed{found}" in answer.out
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("world", ["simulated", "processes"])
+def test_a_full_disk_is_one_line_and_what_was_measured_stays(accuracy: CommandLine, world: str) -> None:
+    """No file may be longer than 8,000 bytes: run.json is shorter, a case's is not."""
+    words = (*SHORT, "output_dir=run")
+    assert accuracy(*words, "seed=[0,1]").status == 0
+    limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000));"
+    code = f"{limit} runpy.run_module('accuracy', run_name='__main__', alter_sys=True)"
+    done = processes.python("-c", code, *words, f"world={world}", "seed=[0,1,2]", folder=accuracy.folder)
+    told = [line for line in done.stderr.splitlines() if line.startswith("accuracy: ")]
+    assert (done.returncode, len(told)) == (2, 1), done.stderr
+    assert "(File too large)" in told[0]
+    assert "Traceback" not in done.stderr
+    assert "3 found done" not in accuracy(*words, "seed=[0,1,2]").out
+    assert set(table.read_results(accuracy.folder / "run")["seed"]) == {0, 1, 2}

@@ -1,7 +1,4 @@
-"""Attention as strangers write it, healthy and each with a fault of one line: `HEALTHY`, `FAULTY`, by name.
-
-Every function is called as `fn(q, k, v, *, causal, softmax_scale, group)`.
-"""
+"""Attention as strangers write it, called as `fn(q, k, v, *, causal, softmax_scale, group)`: `HEALTHY`, `FAULTY`."""
 
 import itertools
 import math
@@ -16,17 +13,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from tests.golden import ring as gathered
-from tests.slow.foreign.ring import Steps, Where, attend, right, shifted
+from tests.slow.foreign.ring import attend, right
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """A stranger's function, how it is called, and what is to be said of it.
-
-    layout, ranks: how it takes its tensors, on how many ranks it runs; float32: whether it computes in float32 inside.
-    Of a faulty one: wrong: the tensors that must be named; may: those that may be, too; causes: the families of
-    hypotheses that may be proven; says: words of the sentence; free: settings that `diagnose` chooses, as the fault
-    shows in some of them alone."""
+    """A stranger's function, how it is called, whether it computes in float32 inside; of a faulty one, which tensors
+    must be named and may be, which families of hypotheses may be proven, words of the sentence, and settings that
+    `diagnose` chooses (free), as the fault shows in some of them alone."""
 
     fn: Callable[..., Any]
     layout: str = "bshd"
@@ -43,15 +37,21 @@ def visible(scores: Tensor, first: int = 1, value: float = -torch.inf) -> Tensor
     return scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(first), value)
 
 
+def heads_first(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """(B, H, S, D) of (B, S, H, D), key heads repeated."""
+    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
+    return [x.transpose(1, 2).to(dtype) for x in (q, k, v)]
+
+
 def eager(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any, first: int = 1
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any = None, first: int = 1
 ) -> tuple[Tensor, Tensor]:
     """Scores and sums in float32, whatever comes; lse in float32."""
     dtype = q.dtype
-    k, v = (x.float().repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k) * softmax_scale
+    q, k, v = heads_first(q, k, v)
+    scores = q @ k.mT * softmax_scale
     scores = visible(scores, first) if causal else scores
-    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v).to(dtype), scores.logsumexp(-1)
+    return (scores.softmax(-1) @ v).transpose(1, 2).to(dtype), scores.logsumexp(-1)
 
 
 def eager_out(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
@@ -84,9 +84,8 @@ def scores_in_16_bits(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any
 ) -> tuple[Tensor, Tensor]:
     """Scores in the inputs' dtype, their softmax and lse in float32; hidden scores are -1e30."""
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    scores = (q @ k.transpose(2, 3)).float() * softmax_scale
+    q, k, v = heads_first(q, k, v, q.dtype)
+    scores = (q @ k.mT).float() * softmax_scale
     scores = visible(scores, value=-1e30) if causal else scores
     return (scores.softmax(-1).to(q.dtype) @ v).transpose(1, 2), scores.logsumexp(-1)
 
@@ -100,11 +99,6 @@ def sdpa_as_transformers(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, **how
     return sdpa(q, k, v, causal=causal and q.shape[2] > 1, **how)
 
 
-def sdpa_other_heads(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-    k, v = (x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v))  # not repeat_interleave
-    return sdpa(q, k, v, **how)
-
-
 def varlen(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_seqlen: int, **how: Any) -> Tensor:
     """Sequences one behind another, (T, H, D)."""
     sequences = (slice(*each) for each in itertools.pairwise(cu_seqlens.tolist()))
@@ -113,10 +107,6 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_seqlen: i
 
 def of_one(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
     return sdpa(*(x.transpose(0, 1)[None] for x in (q, k, v)), **how)[0].transpose(0, 1)
-
-
-def varlen_default_scale(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, **how: Any) -> Tensor:
-    return varlen(q, k, v, softmax_scale=q.shape[-1] ** -0.5, **how)
 
 
 def borders_ignored(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_seqlen: int, **how: Any) -> Tensor:
@@ -152,82 +142,29 @@ HEALTHY = {
     "sdpa_as_transformers": Foreign(sdpa_as_transformers, "bhsd"),
     "varlen": Foreign(varlen, "varlen"),
     "forward_only": Foreign(forward_only),
-    "asks_its_group": Foreign(asks_its_group, float32=True),
     "gathered": Foreign(gathered.ring, ranks=(1, 2, 4), float32=True),
     "ring": Foreign(right, ranks=(1, 4)),
 }
 
 
-class Wrong(Steps):
-    """A ring with some of its steps replaced; each is given what the right one is given."""
-
-    def __init__(self, **steps: Any) -> None:
-        vars(self).update(steps)
+def second_of_batch(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    return attend(q, k[:1].expand_as(k), v[:1].expand_as(v), **how)  # a batch stride of 0
 
 
-def ring(
-    wrong: str, causes: Sequence[str] = (), /, says: str = "", free: tuple[str, ...] = (),
-    ranks: tuple[int, ...] = (1, 4), **steps: Any,
-) -> Foreign:  # fmt: skip
-    return Foreign(partial(attend, steps=Wrong(**steps)), "bshd", ranks, False, wrong, "", causes, says, free)
-
-
-def missing(when: Callable[[Where, int], Any]) -> Callable[[Where, int, bool], int]:
-    """The block of the keys of the rank before does not count where a condition holds."""
-
-    def times(where: Where, length: int, causal: bool) -> int:
-        rank, size, source = where
-        lost = size > 1 and (rank - source) % size == 1 and when(where, length)
-        return 0 if lost else Steps().times(where, length, causal)
-
-    return times
-
-
-def first_item_s_keys(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return q, k[:1].expand_as(k), v[:1].expand_as(v)  # a batch stride of 0
-
-
-def off_by_one_rank(dq: Tensor, dk: Tensor, dv: Tensor, group: Any) -> tuple[Tensor, ...]:
-    return dq, *shifted((dk, dv), group)
-
-
-def never_zeroed(dq: Tensor, dk: Tensor, dv: Tensor, group: Any, sums: dict[Any, Any] = {}) -> tuple[Tensor, ...]:  # noqa: B006
-    """dq goes on from where the last call of its shape ended."""
-    key = dq.shape, dq.dtype
-    sums[key] = dq + sums.get(key, 0)
-    return sums[key], dk, dv
-
-
-def late(mine: tuple[Tensor, ...], group: Any, hop: int, way: str, calls: Any = itertools.count(1)) -> Any:  # noqa: B008
-    """Once in 200 calls a rank's first shift brings its own tensors."""
-    found = shifted(mine, group)
-    return mine if hop == 0 and way == "forward" and dist.get_rank(group) == 1 and next(calls) % 200 == 0 else found
-
-
-EVERYTHING, GRADIENTS = "out lse dq dk dv", "dq dk dv"
-BLOCKS = "blocks", "pairs"
-RUN_TO_RUN = "run to run"
+EVERYTHING, GRADIENTS, BLOCKS = "out lse dq dk dv", "dq dk dv", ("blocks", "pairs")
 FAULTY = {
-    "eager_sees_one_later": Foreign(eager_sees_one_later, wrong="out", may=GRADIENTS, causes=("mask",)),
-    "eager_lse_to_base_2": Foreign(eager_lse_to_base_2, wrong="lse", causes=("factor",)),
     "eager_lse_in_bfloat16": Foreign(eager_lse_in_bfloat16, wrong="lse", causes=("cast",)),
-    "sdpa_other_heads": Foreign(sdpa_other_heads, "bhsd", wrong="out", may=GRADIENTS, causes=("heads",)),
-    "varlen_default_scale": Foreign(varlen_default_scale, "varlen", wrong="out", may=GRADIENTS, causes=("scale",)),
     "forward_only_without_a_value": Foreign(forward_only_without_a_value, wrong="out", causes=BLOCKS),
     "documents_ignored": Foreign(
         borders_ignored, "varlen", wrong="out", may=GRADIENTS, causes=("mask", *BLOCKS), says="borders of"
     ),
-    "gathered_own_gradients": Foreign(
-        gathered.own_gradients, ranks=(1, 2, 4), wrong="dk dv", causes=("shard", *BLOCKS)
+    "odd_size": Foreign(
+        partial(attend, lost=lambda size, length: size % 2), ranks=(1, 4), wrong=EVERYTHING, causes=BLOCKS,
+        says="with 3 ranks (right with 1, 2 and 4)", free=("world_size",),
     ),
-    "block_missing": ring(EVERYTHING, BLOCKS, times=missing(lambda where, length: True)),
-    "one_rank_off": ring("dk dv", ("shard",), gradients=off_by_one_rank),
-    "odd_size": ring(EVERYTHING, BLOCKS, "with 3 ranks (right with 1, 2 and 4)", ("world_size",),
-                     times=missing(lambda where, length: where[1] % 2)),
-    "long": ring(EVERYTHING, BLOCKS, "only with seqlen=2304", ("seqlen",),
-                 times=missing(lambda where, length: length * where[1] > 2048)),
-    "second_of_batch": ring(EVERYTHING, ("shard",), "only with batch=2", ranks=(1,), given=first_item_s_keys),
-    "race": Foreign(partial(attend, steps=Wrong(received=late)), ranks=(1, 4), wrong="out", may=EVERYTHING,
-                    says=RUN_TO_RUN),
-    "sum_never_zeroed": ring("dq", says=RUN_TO_RUN, gradients=never_zeroed),
+    "long": Foreign(
+        partial(attend, lost=lambda size, length: length * size > 2048), ranks=(1, 4), wrong=EVERYTHING, causes=BLOCKS,
+        says="only with seqlen=2304", free=("seqlen",),
+    ),
+    "second_of_batch": Foreign(second_of_batch, wrong=EVERYTHING, causes=("shard",), says="only with batch=2"),
 }  # fmt: skip

@@ -110,13 +110,10 @@ def test_the_caller_s_fp32_precision_neither_raises_nor_changes_nor_counts() -> 
         holder = operator.attrgetter(path)(torch)
         if not hasattr(holder, name):
             pytest.skip("this torch has no fp32_precision")
-        before = getattr(holder, name)
-        setattr(holder, name, "tf32")
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(holder, name, "tf32")
             assert measured(eager_out)["error_rel"].dropna().tolist() == usual, switch
             assert getattr(holder, name) == "tf32", switch
-        finally:
-            setattr(holder, name, before)
 
 
 def raising(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:

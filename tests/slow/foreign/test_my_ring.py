@@ -1,6 +1,8 @@
-"""A ring that is wrong from 3 ranks on is found in every way in which a newcomer would try it; a right one never is."""
+"""A ring that is wrong from 3 ranks on is found in every way in which a newcomer would try it; a right one never is.
+What a stranger types: functions by name, as an axis, from the current folder."""
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,10 @@ from typing import Any
 import pytest
 
 import accuracy
-from tests.command_line import CommandLine
+from accuracy.core import fields
+from accuracy.results import table
+from tests.command_line import TINY, CommandLine
+from tests.measuring import composed
 from tests.processes import python
 from tests.slow.foreign import ring
 
@@ -17,15 +22,12 @@ SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16}
 RINGS: dict[str, Callable[..., Any]] = {"right": ring.right, "wrong": ring.wrong_from_three_ranks_on}
 
 
-@pytest.mark.parametrize("name", RINGS)
-def test_by_the_assertion_and_the_fixture(name: str, accuracy_gate: Callable[..., Any]) -> None:
-    if name == "right":
-        assert set(accuracy.assert_accurate(ring.right, **SMALL)["world_size"]) == {1, 2, 3, 4}
-        return
+def test_by_the_assertion_and_the_fixture(accuracy_gate: Callable[..., Any]) -> None:
+    assert set(accuracy.assert_accurate(ring.right, **SMALL)["world_size"]) == {1, 2, 3, 4}
     with pytest.raises(AssertionError, match=r"bfloat16, 3 ranks"):
-        accuracy.assert_accurate(RINGS[name], **SMALL)
+        accuracy.assert_accurate(ring.wrong_from_three_ranks_on, **SMALL)
     with pytest.raises(BaseException, match=r"bfloat16 W=3"):
-        accuracy_gate(RINGS[name], seeds=[0, 1], **SMALL)
+        accuracy_gate(ring.wrong_from_three_ranks_on, seeds=[0, 1], **SMALL)
 
 
 @pytest.mark.stress(2, "words")
@@ -62,20 +64,57 @@ print(f"<{found.label} {len(failed)} {refused}>", flush=True)
 def test_what_a_function_refuses_is_asked_by_the_caller_s_processes_too(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(PICKY)
     words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "script.py")
-    done = python(*words, folder=tmp_path, OMP_NUM_THREADS="1")
+    done = python(*words, folder=tmp_path)
     assert re.findall(r"<(\w+) (\w+) (.*?)>", done.stdout) == [("rounding", "0", "True")] * 2, done
 
 
+OWN = """
+from tests.slow.foreign import ring
+
+def of_large_head_dims(q, k, v, **how):
+    assert q.shape[3] > 8
+    return ring.right(q, k, v, **how)
+"""
+
+
 def test_under_torchrun_the_command_line_asks_what_a_ring_takes(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(
-        "from tests.slow.foreign import ring\n\n\n"
-        "def of_large_head_dims(q, k, v, **how):\n"
-        "    assert q.shape[3] > 8\n"
-        "    return ring.right(q, k, v, **how)\n"
-    )
+    (tmp_path / "own.py").write_text(OWN)
     launched = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "accuracy")
     fn = f"variant.callable.fn={tmp_path / 'own.py'}:of_large_head_dims"
     words = ("experiment=diagnose", "variant=callable", fn, "world_size=2", "device=cpu", "dtype=bfloat16")
-    done = python(*launched, *words, "~also.repeats", "report=false", folder=tmp_path)
+    left_out = (f"~also.{name}" for name in composed("experiment=diagnose")["also"] if name != "shape_one")
+    done = python(*launched, *words, *left_out, "report=false", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Not taken, so not asked: head_dim=8" in done.stdout
+
+
+MODULE = """
+from torch.nn.functional import scaled_dot_product_attention
+
+def right(q, k, v, *, causal, softmax_scale, group):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True).transpose(1, 2)
+
+def wrong(q, k, v, **how):
+    return right(q, k, v, **how) * 1.25
+"""
+
+
+def test_functions_of_the_current_folder_are_an_axis_bring_their_world_and_are_told_apart(
+    accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the current folder on Python's path, as an installed command is started."""
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    for name in ("stranger", "other"):
+        (accuracy.folder / f"{name}.py").write_text(MODULE)
+    words = ["variant=[ring,callable]", "variant.fn=[stranger.right,stranger.wrong,other.py:right]", "dtype=float32",
+             "world_size=1", "output_dir=run", *TINY]  # fmt: skip
+    done = accuracy(*words)
+    assert done.status == 0, done.err
+    rows = table.read_results(accuracy.folder / "run")
+    outs = rows[(rows["tensor"] == "out") & (rows["rank"] == 0)].set_index("variant", drop=False)
+    here = dict.fromkeys(("stranger.right", "stranger.wrong", "other.right"), "processes")
+    assert dict(outs["world"]) == {"ring": "simulated", **here}
+    assert outs.loc["stranger.wrong", "error_rel"] == pytest.approx(0.25, rel=1e-5)
+    again = fields.words(outs.loc["stranger.wrong"].to_dict())
+    assert {"variant=callable", "variant.callable.fn=stranger.wrong", "variant.sharding=contiguous"} <= set(again)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import pytest
@@ -12,7 +13,7 @@ import accuracy
 from accuracy.core.case import Problem
 from accuracy.execute.ask import with_answers
 from accuracy.execute.plan import plan
-from tests.slow.foreign.functions import visible
+from tests.slow.foreign.functions import eager, heads_first, visible
 
 
 class Planned(Exception):
@@ -26,26 +27,27 @@ def of_any_dtype(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale
     """Attention that remembers what it was called with."""
     sizes = len(q), k.shape[1], q.shape[2], k.shape[2], q.shape[3]
     CALLED.add((*sizes, str(q.dtype).removeprefix("torch."), causal, round(softmax_scale, 6)))
-    k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2).transpose(1, 2) for x in (k, v))
-    scores = q.transpose(1, 2).float() @ k.float().mT * softmax_scale
-    return ((visible(scores) if causal else scores).softmax(-1) @ v.float()).transpose(1, 2).to(q.dtype)
+    return eager(q, k, v, causal=causal, softmax_scale=softmax_scale)[0]
 
 
-def but_not(refused: Callable[[Tensor, Tensor, bool], bool]) -> Callable[..., Tensor]:
-    """Attention that raises where something holds of q, k and causal."""
+def but_not(refused: Callable[[Tensor, Tensor, bool, float], bool]) -> Callable[..., Tensor]:
+    """Attention that raises where something holds of q, k, causal and the scale."""
 
     def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
-        if refused(q, k, causal):
+        if refused(q, k, causal, softmax_scale):
             raise RuntimeError("not supported")
         return of_any_dtype(q, k, v, causal=causal, softmax_scale=softmax_scale)
 
     return attention
 
 
-of_16_bits = but_not(lambda q, k, causal: q.element_size() != 2)  # as flash-attn
-of_tiles = but_not(lambda q, k, causal: (
+of_16_bits = but_not(lambda q, k, causal, scale: q.element_size() != 2)  # as flash-attn
+of_tiles = but_not(lambda q, k, causal, scale: (
     q.element_size() != 2 or q.shape[3] not in (64, 128) or q.shape[1] % 128 > 0 or not causal))  # fmt: skip
-of_one_key_head = but_not(lambda q, k, causal: k.shape[2] != 1 or q.shape[3] != 128)
+of_one_key_head = but_not(lambda q, k, causal, scale: k.shape[2] != 1 or q.shape[3] != 128)
+of_as_many_key_heads = but_not(lambda q, k, causal, scale: k.shape[2] != q.shape[2])
+of_default_scale = but_not(lambda q, k, causal, scale: abs(scale - q.shape[3] ** -0.5) > 1e-6)
+of_eight_heads = but_not(lambda q, k, causal, scale: q.shape[2] % 8 > 0)
 
 
 def of_one_mask(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float) -> Tensor:
@@ -67,25 +69,12 @@ def of_no_scale(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale:
     return of_any_dtype(q, k, v, causal=causal, softmax_scale=q.shape[3] ** -0.5)
 
 
-def of_default_scale(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
-    """Attention that refuses other scales than D^-0.5."""
-    if abs(softmax_scale - q.shape[3] ** -0.5) > 1e-6:
-        raise ValueError("softmax_scale is not supported")
-    return of_any_dtype(q, k, v, causal=causal, softmax_scale=softmax_scale)
-
-
-def of_eight_heads(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
-    """Attention that refuses numbers of heads which 8 does not divide."""
-    if q.shape[2] % 8:
-        raise ValueError("heads")
-    return of_any_dtype(q, k, v, causal=causal, softmax_scale=softmax_scale)
-
-
+@pytest.mark.stress(5)
 @pytest.mark.parametrize(
     ("function", "how", "most", "refused"),
     [
-        (of_any_dtype, {}, 54, set()),
         (of_16_bits, {}, 52, set()),
+        (of_as_many_key_heads, {}, 65, {"heads_kv=2"}),
         (of_one_mask, {"mask": "full"}, 32, {"head_dim=8"}),
         (of_tiles, {}, 37, {*(f"head_dim={dim}" for dim in (8, 16, 24, 32, 40)), "mask=full",
                                     *(f"seqlen={length}" for length in (40, 43, 48, 96, 192))}),
@@ -105,6 +94,8 @@ def test_a_function_meets_few_shapes_and_is_asked_what_it_refuses(
     cases, not_taken = planned(function, monkeypatch, **how)
     assert {str(each.unsupported).removeprefix("not taken: ").partition(" ")[0] for each in not_taken} == refused
     assert len(cases) >= 40
+    grouped = any(1 < each.problem.heads_kv < each.problem.heads for each in cases)
+    assert grouped != ("heads_kv=2" in refused)
     takes_few_queries = function not in (of_tiles, of_eight_heads)
     assert any(each.problem.seqlen > 32_768 for each in cases) == takes_few_queries
     sweep = {(*sizes(each.problem), each.dtype, each.problem.causal, each.problem.softmax_scale) for each in cases}
@@ -136,19 +127,31 @@ def test_packed_sequences_are_not_asked_with_fewer_queries(monkeypatch: pytest.M
     assert not any(each.problem.seqlen_q for each in cases)
 
 
-@pytest.mark.parametrize("form", ["pair", "behind"])
-def test_a_window_without_a_default_is_told_always(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def windowed(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, window_size: Any) -> Tensor:
-        behind = window_size if form == "behind" else window_size[0]
-        k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2).transpose(1, 2).float() for x in (k, v))
-        scores = q.transpose(1, 2).float() @ k.mT * softmax_scale
-        scores = visible(scores) if causal else scores
-        past = torch.ones_like(scores[0, 0], dtype=torch.bool).tril(-behind - 1) & (behind >= 0)
-        return (scores.masked_fill(past, -torch.inf).softmax(-1) @ v).transpose(1, 2).to(q.dtype)
+@pytest.mark.stress(3, "form")
+@pytest.mark.parametrize(("form", "more"), [("pair", 0), ("behind", 0), ("keys", -1), ("behind", 2)])
+def test_a_window_without_a_default_is_told_always_and_a_number_counts_a_query_s_own_key_or_not(
+    form: str, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sum of two too many is neither, and wrong. Those that are not behind alone have a default."""
 
-    cases, _ = planned(windowed, monkeypatch)
+    def windowed(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, window_size: Any) -> Tensor:
+        behind, dtype = window_size[0] if form == "pair" else window_size, q.dtype
+        q, k, v = heads_first(q, k, v)
+        scores = q @ k.mT * softmax_scale
+        scores = visible(scores) if causal else scores
+        past = torch.ones_like(scores[0, 0], dtype=torch.bool).tril(-behind - more - 1) & (behind >= 0)
+        return (scores.masked_fill(past, -torch.inf).softmax(-1) @ v).transpose(1, 2).to(dtype)
+
+    def with_default(*tensors: Tensor, causal: bool, softmax_scale: float, window_size: int | None = None) -> Tensor:
+        fn = of_any_dtype if window_size is None else partial(windowed, window_size=window_size)
+        return fn(*tensors, causal=causal, softmax_scale=softmax_scale)
+
+    cases, _ = planned(with_default if more else windowed, monkeypatch)
     assert {dict(each.variant.options)["window"] for each in cases} == {form}
     assert {each.problem.window for each in cases} == {None, 10}
+    monkeypatch.undo()
+    if more == 2:
+        assert accuracy.measure(with_default, window=10, seqlen=32, device="cpu")["error_rel"].max() > 0.1
 
 
 def sizes(problem: Problem) -> tuple[int, ...]:

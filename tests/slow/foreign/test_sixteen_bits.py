@@ -2,7 +2,6 @@
 nothing."""
 
 import itertools
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -11,13 +10,10 @@ import torch
 from torch import Tensor
 
 import accuracy
-from accuracy.config.resolve import keys_of, resolved
-from accuracy.execute.ask import measured_here, with_answers
-from accuracy.execute.settle import read_settled
 from accuracy.verdict.label import HARDLY_CHECKED, NONDETERMINISTIC, ROUNDING
-from tests.measuring import composed
+from tests.slow.foreign.functions import eager, heads_first, visible
 
-SMALL = {"seqlen": 32, "heads": 2, "heads_kv": 1, "head_dim": 16}
+SMALL = {"seqlen": 32, "heads": 2, "heads_kv": 1, "head_dim": 16, "world_size": 1}
 CALLS = itertools.count()
 
 
@@ -34,35 +30,26 @@ class AtomicAdds(torch.autograd.Function):
         return (bits ^ (torch.rand(bits.shape) < 0.01).to(torch.int16)).view(gradient.dtype)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, softmax_scale: float) -> tuple[Tensor, Tensor]:
+def healthy(q, k, v, *, causal, softmax_scale):
     """Exact but for float32 products, in 16 bits alone."""
     if q.dtype not in (torch.bfloat16, torch.float16):
         raise RuntimeError("only fp16 and bf16 are supported")
-    k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k, v))
-    q32, k32, v32 = (x.transpose(1, 2).float() for x in (q, k, v))
-    scores = q32 @ k32.mT * softmax_scale
-    if causal:
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
-    return (scores.softmax(-1) @ v32).transpose(1, 2).to(q.dtype), scores.logsumexp(-1)
+    return eager(AtomicAdds.apply(q), k, v, causal=causal, softmax_scale=softmax_scale)
 
 
 def first_sequence(q, k, v, *, causal, softmax_scale):
-    return attention(AtomicAdds.apply(q), k[:1].expand_as(k), v, causal, softmax_scale)
+    return healthy(q, k[:1].expand_as(k), v, causal=causal, softmax_scale=softmax_scale)
 
 
 def one_call_in_100(q, k, v, *, causal, softmax_scale):
-    out, lse = attention(AtomicAdds.apply(q), k, v, causal, softmax_scale)
+    out, lse = healthy(q, k, v, causal=causal, softmax_scale=softmax_scale)
     return (1.5 * out if next(CALLS) % 100 == 77 else out), lse
-
-
-def healthy(q, k, v, *, causal, softmax_scale):
-    return attention(AtomicAdds.apply(q), k, v, causal, softmax_scale)
 
 
 def of_one_length(q, k, v, *, causal, softmax_scale):
     if q.shape[0] > 1 or k.shape[1] != 528 or not causal:
         raise RuntimeError("this shape is not supported")
-    return attention(q, k, v, causal, softmax_scale)
+    return healthy(q, k, v, causal=causal, softmax_scale=softmax_scale)
 
 
 @pytest.mark.stress(1)
@@ -94,37 +81,10 @@ def test_a_healthy_one_whose_bits_change_is_no_bug(few_grids: None) -> None:
 
 
 def test_where_most_cases_fail_little_was_checked(few_runs_again: None) -> None:
-    found = accuracy.diagnose(of_one_length, dtype="bfloat16", heads=2, heads_kv=1, head_dim=16)
+    found = accuracy.diagnose(of_one_length, dtype="bfloat16", heads=2, heads_kv=1, head_dim=16, world_size=1)
     assert (found.label, found.is_bug) == (HARDLY_CHECKED, False)
     with pytest.raises(AssertionError):
         found.raise_if_faulty()
-
-
-def of_as_many_key_heads(q, k, v, *, causal, softmax_scale):
-    """einsum lets one key head stand for all query heads, and refuses two for four."""
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
-    if causal:
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
-    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
-
-
-def test_products_that_know_no_groups_are_asked_with_as_many_key_heads() -> None:
-    fn = f"variant.callable.fn={__file__}:{of_as_many_key_heads.__name__}"
-    words = ("experiment=diagnose", "device=cpu", "variant=callable", fn, "world_size=1")
-    config = resolved(composed(*words), keys_of(words))
-    asked, refused = with_answers(read_settled(config), partial(measured_here, config=config))
-    problems = {problem for grid in (asked, *asked.also) for problem in grid.problems}
-    assert all(each.heads == each.heads_kv for each in problems)
-    assert ["heads_kv=2" in str(each.unsupported) for each in refused] == [True]
-
-
-def test_a_package_without_a_mask_is_asked_in_the_other() -> None:
-    """torch's balanced context parallelism takes no full mask: all cases of one of the hardest problems are refused."""
-    words = ("experiment=diagnose", "device=cpu", "variant=torch_context_parallel_alltoall_balanced", "world_size=2")
-    config = resolved(composed(*words), keys_of(words))
-    asked, refused = with_answers(read_settled(config), partial(measured_here, config=config))
-    assert {problem.mask for grid in (asked, *asked.also) for problem in grid.problems} == {"causal"}
-    assert any("mask=full" in str(each.unsupported) for each in refused)
 
 
 class Divided(torch.autograd.Function):
@@ -146,13 +106,12 @@ class Divided(torch.autograd.Function):
 
 
 def summed(q, k, v, causal, softmax_scale, lost=0):
-    k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2).transpose(1, 2).float() for x in (k, v))
-    scores = q.transpose(1, 2).float() @ k.mT * softmax_scale
-    if causal:
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+    dtype, (q, k, v) = q.dtype, heads_first(q, k, v)
+    scores = q @ k.mT * softmax_scale
+    scores = visible(scores) if causal else scores
     top = scores.amax(-1, keepdim=True).detach()
-    weights, total = Divided.apply((scores - top).exp(), q.dtype, lost)
-    return (weights @ v).transpose(1, 2).to(q.dtype), top[..., 0] + total.log()
+    weights, total = Divided.apply((scores - top).exp(), dtype, lost)
+    return (weights @ v).transpose(1, 2).to(dtype), top[..., 0] + total.log()
 
 
 def test_a_sum_over_keys_in_16_bits_is_a_fact_with_a_size_and_one_without_a_key_is_a_bug(few_grids: None) -> None:
@@ -162,27 +121,26 @@ def test_a_sum_over_keys_in_16_bits_is_a_fact_with_a_size_and_one_without_a_key_
     def lossy(q, k, v, *, causal, softmax_scale):
         return summed(q, k, v, causal, softmax_scale, lost=1 if k.shape[1] > 1 and not causal else 0)
 
-    found = accuracy.diagnose(short, **SMALL | {"seqlen": 264}, world_size=1, dtype=["bfloat16", "float16"])
+    found = accuracy.diagnose(short, **SMALL | {"seqlen": 264}, dtype=["bfloat16", "float16"])
     assert (found.label, found.is_bug) == (ROUNDING, False), found.sentence
     assert {"out", "lse"} <= {*found.verdicts.loc[found.verdicts["x_floor"] > 2, "tensor"]}
     told = found.sentence.partition("the sum over keys is kept in 16 bits")[2].split(";")[0]
     assert told.count("264") == 1, found.sentence  # the one length, said once
-    assert accuracy.diagnose(lossy, **SMALL, world_size=1, mask="full", dtype="bfloat16").is_bug
+    assert accuracy.diagnose(lossy, **SMALL, mask="full", dtype="bfloat16").is_bug
 
 
 def test_an_error_that_grows_with_the_length_is_a_fact() -> None:
     """The sum over keys is kept in 16 bits from block to block, and no lse shows it."""
 
     def in_blocks(q, k, v, causal, softmax_scale, kept):
-        k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], 2).transpose(1, 2).float() for x in (k, v))
-        scores = q.transpose(1, 2).float() @ k.mT * softmax_scale
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+        dtype, (q, k, v) = q.dtype, heads_first(q, k, v)
+        scores = visible(q @ k.mT * softmax_scale)
         weights = (scores - scores.amax(-1, keepdim=True).detach()).exp()
         total = torch.zeros_like(weights[..., :1])
         for block in weights.split(16, -1):
             total = total + block.sum(-1, keepdim=True)
             total = total + (total.to(kept).float() - total).detach()
-        return ((weights @ v) / total).transpose(1, 2).to(q.dtype)
+        return ((weights @ v) / total).transpose(1, 2).to(dtype)
 
     functions = {"short": partial(in_blocks, kept=torch.bfloat16), "healthy": partial(in_blocks, kept=torch.float32)}
     rows = accuracy.measure(functions, seqlen=[528, 2304], heads=2, heads_kv=1, head_dim=8, device="cpu")

@@ -1,4 +1,6 @@
+import importlib.util
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -6,15 +8,17 @@ import torch
 
 from accuracy.execute.dispatch import measure
 from accuracy.execute.plan import plan
-from accuracy.simulate import program
-from accuracy.simulate.batched import batched_of, ring
+from accuracy.kernel.block import flash_fold
+from accuracy.simulate import batched, program
+from accuracy.simulate.batched import batched_of, fold, llama3, ring
 from accuracy.simulate.program import build_kernel, simulate
-from accuracy.variant import llama3
 from accuracy.variant.base import schedule_of
+from accuracy.variant.llama3 import Llama3
 from accuracy.variant.ring import Ring
+from accuracy.world import simulated
 from accuracy.world.base import Tensors
 from accuracy.world.simulated import RankFailed
-from tests.contract.simulate.batched.both_ways import CHUNKS, MASKS, Folding, cases, differing
+from tests.contract.simulate.batched.both_ways import CHUNKS, MASKS, PAIRS, WIDE, Folding, cases, differing, knobs
 from tests.measuring import TINY, configuration
 from tests.variants import schedules
 
@@ -24,7 +28,7 @@ def test_every_ring_on_disk_is_batched_and_what_is_overridden_is_run_by_itself()
         async def backward(self, *given):
             return await super().backward(*given)
 
-    class OtherLlama3(llama3.Llama3):
+    class OtherLlama3(Llama3):
         async def forward(self, *given):
             return await super().forward(*given)
 
@@ -48,20 +52,18 @@ def test_a_world_may_run_rank_by_rank(tmp_path: Path, monkeypatch: pytest.Monkey
     assert bool(calls) is batched
 
 
-def test_every_schedule_on_disk_has_the_same_bits_both_ways() -> None:
-    names = ",".join(sorted(set(schedules()) - {"flash_attn_split"}))
-    words = (f"variant=[{names}]", "world_size=[1,4]", "dtype=bfloat16", "kernel=eager", "problem.heads=12")
-    for case, shards in cases(*words, *CHUNKS, "problem.heads_kv=4", "problem.batch=1"):
-        assert differing(case, shards) == []
+EVERY = (f"variant=[{','.join(sorted(set(schedules()) - {'flash_attn_split'}))}]", "world_size=[1,4]",
+         "dtype=bfloat16", "problem.heads=12", "problem.heads_kv=4", "problem.batch=1", *CHUNKS)  # fmt: skip
+LLAMA3 = ("variant=[llama3,llama3_ring,llama3_zigzag]", "world_size=[2,5]", "variant.llama3.heads_stride=[1,2]",
+          "variant.llama3_ring.heads_stride=2", "dtype=float16", "precision.wire=bfloat16",
+          "precision.partial=float32")  # fmt: skip
 
 
-@pytest.mark.stress(2)
-@pytest.mark.parametrize("mask", MASKS)
-def test_both_ways_of_llama3_give_the_same_bits(mask: str) -> None:
+@pytest.mark.stress(3, "words")
+@pytest.mark.parametrize(("words", "mask"), [(EVERY, "causal"), *((LLAMA3, mask) for mask in MASKS)])
+def test_every_schedule_on_disk_has_the_same_bits_both_ways(words: tuple[str, ...], mask: str) -> None:
     """Also where a forward of coroutines goes before the ring's backward."""
-    grid = ("variant=[llama3,llama3_ring,llama3_zigzag]", "world_size=[2,5]", "kernel=eager", *MASKS[mask])
-    strides = ("variant.llama3.heads_stride=[1,2]", "variant.llama3_ring.heads_stride=2")
-    for case, shards in cases(*grid, *strides, "dtype=float16", "precision.wire=bfloat16", "precision.partial=float32"):
+    for case, shards in cases(*words, "kernel=eager", *MASKS[mask]):
         assert differing(case, shards) == []
 
 
@@ -91,3 +93,112 @@ def test_an_error_says_what_it_was_and_whose_call(
     ((case, shards),) = cases("world_size=4", *words)
     with pytest.raises(RankFailed, match=message):
         simulate(case, shards, kernel=kernel(build_kernel(case), calls))
+
+
+SLIPS = [
+    (fold, 'call.sources if what == "keys" else call.ranks', "call.ranks"),
+    (fold, "range(self.ranks.start + self.shift, self.ranks.stop + self.shift)", "self.ranks"),
+    (fold, "shift, found = work[some.start]", "shift, found = work[some.start][0], work[some.start][1][:1]"),
+    (ring, 'arrived = rank.sent("wire", k).to(rank.dtype), rank.sent("wire", v).to(rank.dtype)', "arrived = k, v"),
+    (ring, 'now.copy_(rank.sent("gradient_wire", now))', "pass"),
+    (ring, "dk.add(call.sources,", "dk.add(call.ranks,"),
+    (llama3, "(-1, self.count)).movedim(1, 2)", "(-1, self.count)).flip(1).movedim(1, 2)"),
+    (simulated, "parts[senders, own]", "parts[own, senders]"),
+]
+PLACES = {
+    ring: (batched, "ring"), fold: (ring, "fold"), llama3: (batched, "llama3"), simulated: (llama3, "simulated"),
+}  # fmt: skip
+ROUNDED = ("dtype=float16", "precision.wire=bfloat16", "kernel=eager")
+ALONE = (*ROUNDED, "variant=llama3", "world_size=3", "precision.partial=bfloat16")
+RINGS = (
+    *ROUNDED, *WIDE, "variant.bpt_ring.query_chunk=6", "variant.bpt_ring.key_chunk=3", "variant=[bpt_ring,ring]",
+    "world_size=4", "problem.seqlen=48",
+    "precision.gradient_wire=bfloat16", "precision.dkv_accumulator=input",  # in 16 bits no order of a sum is another's
+    "precision.ring_order=[diagonal_last,diagonal_first]", "problem.mask=[causal,full]",
+)  # fmt: skip
+
+
+@pytest.mark.stress(8, "module", "healthy")
+@pytest.mark.parametrize(("module", "before", "after", "healthy"), [
+    *((*slip, False) for slip in SLIPS), (ring, "def ", "def ", True), (llama3, "def ", "def ", True),
+])  # fmt: skip
+def test_a_slip_is_seen(module: ModuleType, before: str, after: str, healthy: bool, monkeypatch) -> None:
+    source = Path(str(module.__file__)).read_text()
+    assert before in source, f"{module.__name__} no longer says {before!r}"
+    broken = ModuleType("broken")
+    exec(source.replace(before, after), vars(broken))
+    monkeypatch.setattr(*PLACES[module], broken)
+    if module is fold:
+        for name in ("RankPartials", "RankSums"):
+            monkeypatch.setattr(ring, name, getattr(broken, name))
+    seen = any(
+        differing(case, shards, Folding(build_kernel(case), limit))
+        for case, shards in cases(*(ALONE if module in (llama3, simulated) else RINGS))
+        for limit in (3, 24)
+    )
+    assert seen is not healthy
+
+
+BLOCKS = ("kernel=eager", "dtype=bfloat16")
+
+
+@pytest.mark.stress(5, "mask")
+@pytest.mark.parametrize(("policy", "mask"), PAIRS)
+def test_folded_calls_merges_and_sums_give_the_same_bits(policy: str, mask: str) -> None:
+    """And those of which none is folded, of several items in the batch. 32 heads fill the CPU's vector registers: its
+    sigmoid has the same bits wherever a row begins."""
+    words = ("variant=[ring,zigzag,striped,bpt_ring]", *CHUNKS, *BLOCKS, *MASKS[mask], *knobs(policy))
+    for case, shards in cases(*WIDE, *words, "world_size=[3,4]"):
+        kernel = Folding(build_kernel(case), 2 + case.world_size % 4)
+        assert differing(case, shards, kernel) == []
+        assert kernel.most > 1 or case.problem.documents
+    for case, shards in cases(*words, "world_size=2"):
+        assert differing(case, shards) == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("kernel", ["triton_carry", "triton_split_backward"])
+def test_folded_triton_kernels_give_the_same_bits(kernel: str) -> None:
+    words = ("problem.heads=2", "problem.heads_kv=1", "problem.head_dim=16", "problem.batch=1", "problem.seqlen=12")
+    for case, shards in cases(*words, f"kernel={kernel}", "dtype=float16", "variant=ring", "world_size=3"):
+        assert differing(case, shards) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("heads", "keys"), [(5, 64), (16, 128), (16, 129), (5, 512)])
+@pytest.mark.parametrize("kernel", ["flash_attn", "torch_flash", "triton_carry", "triton_split_backward"])
+def test_gpu_kernels_fold_without_changing_a_bit(kernel: str, heads: int, keys: int) -> None:
+    """Around the lengths at which flash-attention takes another tile of keys or cuts them into other parts."""
+    if kernel == "flash_attn":
+        pytest.importorskip("flash_attn", reason="needs attention-accuracy[flash]")
+    most = 0
+    for size in (2, 7):
+        shape = (f"problem.seqlen={keys * size}", f"problem.heads={heads}", f"problem.heads_kv=[1,{heads}]")
+        grid = ("variant=[ring,bpt_ring]", f"world_size={size}", "problem.mask=[causal,full]")
+        words = (*shape, *grid, "problem.batch=1", "device=cuda", "dtype=bfloat16", f"kernel={kernel}")
+        for case, shards in cases(*words, "problem.head_dim=[64,256]"):
+            assert differing(case, shards) == []
+            built: Any = build_kernel(case)
+            built = built.of_items(1) if hasattr(built, "of_items") else built
+            most = max(most, built.foldable("backward", size - 1, *shards[0][:2]))
+    assert most > 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["flash_attn", "torch_flash"])
+def test_gpu_calls_that_flash_attention_would_cut_otherwise_do_differ(kernel: str, monkeypatch) -> None:
+    """What `flash_fold` holds back is held back for a reason: all calls as one change bits, which flash_attn sees."""
+    if kernel == "flash_attn":
+        pytest.importorskip("flash_attn", reason="needs attention-accuracy[flash]")
+    shape = ("problem.seqlen=3584", "problem.heads=16", "problem.heads_kv=16", "problem.head_dim=128")
+    grid = ("variant=ring", "world_size=7", "problem.mask=full", "dtype=bfloat16", "device=cuda", f"kernel={kernel}")
+    ((case, shards),) = cases(*shape, "problem.batch=1", *grid)
+    assert differing(case, shards) == []
+    monkeypatch.setattr(flash_fold, "foldable", lambda way, calls, q, k, **how: calls)
+    monkeypatch.setattr(flash_fold, "backward_calls", lambda calls, *how: [calls])
+    if kernel == "torch_flash":
+        assert differing(case, shards) != []
+        return
+    with pytest.warns(UserWarning, match="flash-attn's backward of .* has other bits when folded"):
+        assert differing(case, shards) == []

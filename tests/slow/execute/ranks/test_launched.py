@@ -14,7 +14,7 @@ from accuracy.results import storage, table
 from tests import planting
 from tests.command_line import CommandLine
 from tests.measuring import comparable
-from tests.processes import LOOPBACK, Process, listening, marked, python, start, wait_until
+from tests.processes import LOOPBACK, Process, free_port, listening, marked, python, start, wait_until
 
 pytestmark = pytest.mark.xdist_group("launched")
 SMALL = ("device=cpu", "kernel=eager", "problem.seqlen=96", "problem.heads=4", "problem.heads_kv=2",
@@ -27,10 +27,8 @@ def output_of(*processes: Process) -> str:
 
 def srun(*words: str, **environment: str) -> list[Process]:
     """What srun starts for a step of two tasks on this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
     step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port, "OMP_NUM_THREADS": "1", **environment}  # fmt: skip
+            "MASTER_PORT": free_port(), **environment}  # fmt: skip
     each = [step | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank} for rank in "01"]
     return [start("-m", "accuracy", *words, **variables) for variables in each]
 
@@ -47,8 +45,7 @@ def test_under_torchrun_every_number_is_the_simulated_one_and_a_death_costs_a_re
     words = (f"--config-dir={tmp_path / 'mine'}", *SMALL, "variant=[ring,dies_once,llama3]", "world_size=[1,2,3]",
              "dtype=bfloat16", "unusable=record")  # fmt: skip
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1")
-    launched = start(*torchrun, "-m", "accuracy", *words, "world=processes", f"output_dir={tmp_path / 'launched'}",
-                     OMP_NUM_THREADS="1")  # fmt: skip
+    launched = start(*torchrun, "-m", "accuracy", *words, "world=processes", f"output_dir={tmp_path / 'launched'}")
     output = output_of(launched)
     assert launched.returncode == 0, output
     assert "accuracy: rank 1 was killed by signal 9" in output

@@ -46,29 +46,24 @@ STARTED_ANEW = "further cases have a new process"
 PACKAGES = {path.stem for path in Path("configs/variant").glob("*.yaml") if path.stem.startswith(
     ("ring_", "ringmaster_", "yunchang_", "transformer_engine_", "torch_"))}  # fmt: skip
 LEFT = {"transformer_engine_a2a_p2p", *(name for name in PACKAGES if name.endswith("_triton"))}
-"""Packages that need more ranks, or triton-nightly; on a CPU four more."""
-LEFT_ON_A_CPU = {"torch_context_parallel_public", "yunchang_hybrid", "ring_attention_pytorch_ring",
-                 "ring_attention_pytorch_striped"}  # fmt: skip
+"""Packages that need more ranks, or triton-nightly."""
 OF_THEIR_OWN = {
     "dtype:float32,kernel:{eager:{}}": ("ring_attention_pytorch_ring", "ring_attention_pytorch_striped"),
     "kernel:{flex_attention:{}}": ("torch_flex_context_parallel_balanced", "torch_flex_context_parallel_contiguous"),
 }
-"""On a GPU; on a CPU the first are left out, and the others have the kernel of all."""
 WITHOUT_A_FIXED_ORDER = {(name, "dq") for name in PACKAGES if name.startswith("ringmaster_")}
 """ringmaster gives flash-attn no `deterministic`: dq has other bits in some calls."""
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_packages_have_the_digits_that_they_have_over_gloo_and_nccl(
-    tmp_path: Path, device: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Of two ranks no sum has another order. None is told to have changed torch, and costs its ranks a new start."""
-    if device == "cuda" and torch.cuda.device_count() < 2:
+@pytest.mark.gpu
+def test_packages_have_the_digits_that_they_have_over_nccl(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of two ranks no sum has another order. None is told to have changed torch, and costs its ranks a new start. Over
+    gloo each collective is compared (`tests/contract/world`)."""
+    if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
-    words = ["problem.seqlen=512", "problem.heads=4", "problem.heads_kv=4", "problem.head_dim=32", f"device={device}"]
-    chosen = sorted(PACKAGES)[::3] if device == "cpu" else sorted(PACKAGES)
-    words += [f"variant=[{','.join(chosen)}]", "world_size=2", "dtype=bfloat16", "unusable=record"]
-    for own, names in OF_THEIR_OWN.items() if device == "cuda" else ():
+    words = ["problem.seqlen=512", "problem.heads=4", "problem.heads_kv=4", "problem.head_dim=32", "device=cuda"]
+    words += [f"variant=[{','.join(sorted(PACKAGES))}]", "world_size=2", "dtype=bfloat16", "unusable=record"]
+    for own, names in OF_THEIR_OWN.items():
         named = ",".join(f"{name}:${{variant.{name}}}" for name in names)
         words += [f"+also.{names[0]}={{variant:{{{named}}},{own}}}"]
     words += ["kernel.auto.candidates=[flash_attn,flex_attention,eager]", SHARED[0]]
@@ -77,8 +72,7 @@ def test_packages_have_the_digits_that_they_have_over_gloo_and_nccl(
     )
     assert STARTED_ANEW not in capfd.readouterr().err
     assert shared.loc[shared["status"] == table.FAILED, "reason"].tolist() == []
-    left = LEFT | (LEFT_ON_A_CPU if device == "cpu" else set())
-    assert set(shared.loc[shared["status"] == table.OK, "variant"]) == {*chosen} - left
+    assert set(shared.loc[shared["status"] == table.OK, "variant"]) == PACKAGES - LEFT
     other = shared[((shared != apart) & (shared.notna() | apart.notna())).any(axis=1)]
     assert {*zip(other["variant"], other["tensor"], strict=True)} <= WITHOUT_A_FIXED_ORDER
 
@@ -94,7 +88,6 @@ FAULTS = {
         "await changed(rank, q)", "rank 1: RuntimeError: rank 1 wrote to a tensor on its way, before it waited",
     ),
 }  # fmt: skip
-ON_A_GPU_ALONE = ("raises", "is_stopped", "hangs", "segfaults")
 CHANGED = """
 async def changed(rank, q):
     group = rank.world.group
@@ -104,19 +97,17 @@ async def changed(rank, q):
 """
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_rank_that_fails_on_a_shared_device_costs_its_case_alone(tmp_path: Path, device: str) -> None:
-    """Over the CPU's processes four faults are left out, which end there as over gloo (`test_agent`)."""
-    faults = {name: each for name, each in FAULTS.items() if device == "cuda" or name not in ON_A_GPU_ALONE}
-    for name, (statement, _) in faults.items():
+@pytest.mark.gpu
+def test_a_rank_that_fails_on_a_shared_device_costs_its_case_alone(tmp_path: Path) -> None:
+    """Over the CPU's processes faults end as over gloo (`test_agent`)."""
+    for name, (statement, _) in FAULTS.items():
         planting.first(tmp_path / "mine", name, f"if rank.world.rank == 1: {statement}")
     file = tmp_path / "mine" / "variant" / "changes_what_it_sends.py"
     file.write_text(file.read_text() + CHANGED)
-    words = (f"variant=[ring,{','.join(faults)},zigzag]", "world_size=3", "world.processes.timeout_seconds=6")
-    words += (f"device={device}", "kernel=eager", *SHARED)
-    rows = run(tmp_path / "run", (*TINY, *words), folders=[tmp_path / "mine"])
+    words = (f"variant=[ring,{','.join(FAULTS)},zigzag]", "world_size=3", "world.processes.timeout_seconds=6")
+    rows = run(tmp_path / "run", (*TINY, *words, "device=cuda", "kernel=eager", *SHARED), folders=[tmp_path / "mine"])
     reasons = rows.drop_duplicates("case_id").set_index("variant")["reason"]
-    assert not [name for name, (_, reason) in faults.items() if not reasons[name].startswith(reason)], reasons.to_dict()
+    assert not [name for name, (_, reason) in FAULTS.items() if not reasons[name].startswith(reason)], reasons.to_dict()
     assert set(rows.loc[rows["status"] == table.OK, "variant"]) == {"ring", "zigzag"}
 
 
@@ -129,7 +120,7 @@ def test_ranks_share_where_there_are_more_than_gpus_unless_told() -> None:
         assert len({each.case.id for each in plans}) == 3
         return {each.case.world_size: each.case.sums for each in plans}
 
-    real, apart = "world=processes", {1: "", 2: "", 4: ""}
+    real, apart = "world=processes", dict.fromkeys((1, 2, 4), "")
     assert orders(real) == {1: "", 2: "", 4: "ring"}
     assert orders(real, with_own_gpu=4) == orders("world=simulated") == apart
     assert orders(real, "world.processes.share_gpu=false") == apart
@@ -159,32 +150,26 @@ def test_launched_processes_find_out_which_of_them_share_a_gpu(monkeypatch: pyte
 
 
 CALLER = """
-import os, sys, torch, torch.distributed as dist
-import accuracy
-import accuracy.world.shared_gpu
+import os, torch, accuracy
 from tests.slow.execute.ranks.gathering import gathering
 
 torch.set_num_threads(1)
-if sys.argv[1] == "cpu":
-    dist.init_process_group("shared_gpu")
-sizes = [1, 2, 4][: 2 + (os.environ["WORLD_SIZE"] == "4")]
-rows = accuracy.measure({"mine": gathering}, world_size=sizes, device=sys.argv[1], seqlen=64, heads=4, heads_kv=2,
+rows = accuracy.measure({"mine": gathering}, world_size=[1, 2, 4], device="cuda", seqlen=64, heads=4, heads_kv=2,
                         head_dim=16)
-if int(os.environ["RANK"]) == sizes[-1] - 1:
+if os.environ["RANK"] == "3":
     print(rows.groupby("world_size")["sums"].unique().map(list).to_dict(), sorted(set(rows["status"])))
 """
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_caller_s_processes_share_a_device(tmp_path: Path, device: str) -> None:
-    """Launched as by torchrun: they share the machine's one GPU without being told."""
+@pytest.mark.gpu
+def test_a_caller_s_processes_share_the_machine_s_one_gpu_without_being_told(tmp_path: Path) -> None:
+    """Launched as by torchrun."""
     if torch.cuda.device_count() > 1:
         pytest.skip("has a GPU for more than one rank")
     (tmp_path / "script.py").write_text(CALLER)
-    *_, last = launched(2 if device == "cpu" else 4, "script.py", device, folder=tmp_path)
+    *_, last = launched(4, "script.py", folder=tmp_path)
     assert last.returncode == 0, last.stderr
-    several = "2: ['ring']" if device == "cpu" else "2: ['ring'], 4: ['ring']"
-    assert last.stdout.strip() == f"{{1: [''], {several}}} {[table.OK, table.UNSUPPORTED]}"
+    assert last.stdout.strip() == f"{{1: [''], 2: ['ring'], 4: ['ring']}} {[table.OK, table.UNSUPPORTED]}"
 
 
 def test_a_library_s_sums_are_added_in_the_order_that_the_table_names(tmp_path: Path) -> None:
