@@ -70,7 +70,7 @@ def float16(a: Tensor, b: Tensor) -> Tensor:
 
 def attention_of(product: Product, factor: float = 1.0) -> Callable[..., Any]:
     def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> tuple[Tensor, Tensor]:
-        dtype, (q, k, v) = q.dtype, heads_first(q.float(), k.float(), v.float())
+        dtype, (q, k, v) = q.dtype, heads_first(q, k, v)
         scores = Products.apply(q, k.mT, product) * softmax_scale
         scores = visible(scores) if causal else scores
         out = Products.apply(scores.softmax(-1), v, product).transpose(1, 2) * factor
