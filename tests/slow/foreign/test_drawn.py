@@ -54,27 +54,28 @@ class Drawn:
 
 
 def drawn(seed: int) -> tuple[Drawn, dict[str, Any]]:
-    """Return a function, and the shape and mask that it is called with."""
+    """Return a function, and the shape, mask and scale that it is called with."""
     choose = random.Random(seed)
     bits = [choose.random() < 0.5 for _ in range(5)]
     function = Drawn(choose.choice(["bfloat16", "float16"]), choose.choice([0, 16, 32, 128]), *bits)
     heads, heads_kv = choose.choice([(2, 2), (4, 2), (4, 1), (1, 1)])
-    return function, {
+    problem = {
         "batch": choose.choice([1, 2]), "seqlen": choose.choice([1, 16, 43, 64, 100, 160]), "heads": heads,
         "heads_kv": heads_kv, "head_dim": choose.choice([8, 32, 40, 64]), "mask": choose.choice(["causal", "full"]),
     }  # fmt: skip
+    return function, problem | {"softmax_scale": random.Random(seed).choice([problem["head_dim"] ** -0.5, 0.2])}
 
 
 def refused(seed: int, function: Drawn, problem: dict[str, Any]) -> str:
     """What `assert_close` says of a function; empty where it passes. q and k are of a drawn size."""
-    generator, choose = torch.Generator().manual_seed(seed), random.Random(~seed)
-    size, scale = choose.choice([0.3, 1.0, 1.0, 2.0]), choose.choice([problem["head_dim"] ** -0.5, 0.2])
+    generator, size = torch.Generator().manual_seed(seed), random.Random(~seed).choice([0.3, 1.0, 1.0, 2.0])
+    how = {"causal": problem["mask"] == "causal", "softmax_scale": problem["softmax_scale"]}
     shapes = [(problem["batch"], problem["seqlen"], problem[name], problem["head_dim"])
               for name in ("heads", "heads_kv", "heads_kv", "heads")]  # fmt: skip
     q, k, v, dout = (torch.randn(shape, generator=generator) for shape in shapes)
     q, k, v, dout = (x.to(getattr(torch, function.dtype)) for x in (q * size, k * size, v, dout))
     try:
-        accuracy.assert_close(function, q, k, v, dout=dout, causal=problem["mask"] == "causal", softmax_scale=scale)
+        accuracy.assert_close(function, q, k, v, dout=dout, **how)
     except AssertionError as error:
         return f"{function} {problem}: {error}"
     return ""
