@@ -157,6 +157,7 @@ def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:
         return ()
     masks, sizes = " ".join({*rows["mask"].astype(str)}), rows["world_size"]
     several, own = sizes[sizes > 1], rows["options"].map(fields.is_foreign).any()
+    few = rows.loc[rows["seqlen_q"] != rows["seqlen"], "mask"].astype(str)  # masks of fewer queries than keys
     missing = {
         "a causal mask": "causal" not in masks,
         "a full mask": "full" not in masks,
@@ -166,7 +167,8 @@ def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:
         "a softcap": not (rows["softcap"] > 0).any(),
         "dropout": "dropout=" not in masks,
         "lengths that ranks cannot share": len(several) and "padding=" not in masks,
-        "fewer queries than keys": (rows["seqlen_q"] == rows["seqlen"]).all(),
+        "fewer queries than keys": few.empty,
+        "a causal mask over fewer queries than keys": len(few) and not few.str.contains("causal").any(),
         "grouped heads": (rows["heads"] == rows["heads_kv"]).all(),
         "batches": not (rows["batch"] > 1).any(),
         "odd numbers of ranks": len(several) and not (several % 2 == 1).any(),

@@ -153,6 +153,13 @@ def test_what_was_not_tried_and_what_failed_is_named() -> None:
     mine = healthy().assign(options=OWN)
     assert {"fewer queries than keys", "a gradient of lse"} <= {*facts_of(mine).not_tried}
     assert "a gradient of lse" not in facts_of(mine[mine["tensor"] != "lse"]).not_tried
+    for mask, is_missing in (("full", True), ("causal", False)):
+        few = pd.concat([mine, mine.assign(seqlen_q=8, mask=mask)])
+        causal_few = "a causal mask over fewer queries than keys"
+        assert [name in facts_of(few).not_tried for name in ("fewer queries than keys", causal_few)] == [
+            False,
+            is_missing,
+        ]
     assert {"windows", "odd numbers of ranks", "runs again"} <= {*facts_of(healthy()).not_tried}
     failed = [row("", "bfloat16", 1, -1, 0, status="failed", reason=f"ValueError: got {n}", seqlen=n, case_id=f"{n}")
               | {"tensor": None, "error_rel": float("nan")} for n in (7, 9)]  # fmt: skip
