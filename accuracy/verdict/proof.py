@@ -46,8 +46,8 @@ def causes(hypotheses: pd.DataFrame, results: pd.DataFrame) -> dict[str, Cause]:
 
 
 def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
-    """Gaussian inputs before others, the finest dtype before others, then what most cases prove, of several problems
-    and sizes, at the largest world size."""
+    """Gaussian inputs before others, the finest dtype before others, a causal or full mask before windows, documents
+    and padding, then what most cases prove, of several problems and sizes, at the largest world size."""
     cases = [_of_case(tensor, case) for _, case in rows.groupby("case_id", sort=False)]
     simple = set(rows.loc[rows["inputs"] == "gaussian", "case_id"])
     if simple and len(simple) < rows["case_id"].nunique():
@@ -58,8 +58,11 @@ def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
     votes = Counter(name for each in proven for name in each.alike)
     tried = max((each.tried for each in proven), default=0)  # few on large problems: the simplest may lack
 
-    def telling(each: Cause) -> tuple[bool, bool, int, int]:
-        return each.proven, 5 * each.tried >= 3 * tried, max(votes[name] for name in each.names), each.world_size
+    plain = {*rows.loc[~rows["mask"].str.contains("="), "case_id"]}
+
+    def telling(each: Cause) -> tuple[bool, bool, bool, int, int]:
+        told = max(votes[name] for name in each.names)
+        return each.proven, 5 * each.tried >= 3 * tried, each.case in plain, told, each.world_size
 
     best = max(cases, key=telling)
     if not best.proven:

@@ -123,6 +123,18 @@ def test_of_two_factors_that_one_case_cannot_tell_apart_the_one_of_all_cases_is_
     assert both.text == "dk is 1/W times what it should be"
 
 
+def test_a_plain_mask_s_cause_is_named_before_pairs_that_prove_more_cases_under_windows() -> None:
+    shape = {"world_size": 4, "heads_kv": 4, "heads": 4, "batch": 1, "head_dim": 16, "seqlen": 16}
+    masks = ("causal,window=10", "causal,window=4", "causal")
+    about = pd.DataFrame([{"case_id": mask, "dtype": "float64", "inputs": "gaussian", "mask": mask, **shape}
+                          for mask in masks])  # fmt: skip
+    pairs = [explained("dq", "pairs", freedom=0, case_id=mask) for mask in masks[:2]]
+    plain = explained("dq", "a key", case_id="causal"), explained("dq", "pairs", freedom=12, case_id="causal")
+    rivals = [explained("dq", "another", 1.0, from_best=1.0, case_id=mask) for mask in masks]
+    found = causes(pd.DataFrame(sorted([*pairs, *plain, *rivals], key=lambda each: each["residual"])), about)
+    assert (found["dq"].names, found["dq"].cases) == (("a key",), frozenset({"causal"}))
+
+
 def test_an_lse_that_is_a_partial_beside_a_right_out_is_not_said_of_both() -> None:
     def plant(plain: Plain) -> dict[str, torch.Tensor]:
         own = torch.block_diag(*[torch.ones(10, 10)] * 4).to(plain.mask)
