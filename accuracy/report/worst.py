@@ -19,7 +19,7 @@ JUDGED = ("out", "dq", "dk", "dv")  # what a model trains on: lse is float32 wha
 CELL = ["facet", "series", "variant", "kernel", "dtype", "world_size", "tensor"]
 EXACT = "float64"  # its rounding is far below all others': it shows whether the schedule is right
 ALIKE = 1.02  # ratios that seeds may exchange: of these the coarsest dtype's, as people run it
-SHOWN = 0.1  # of a bug's furthest ratio: the fewest ranks that have as much are the page's
+SHOWN = 0.1  # of a bug's furthest ratio: the plain masks and the fewest ranks that have as much are the page's
 NAMED_RANK = 1.1  # a rank is named where it is further off than all ranks together by what one sees in three digits
 
 
@@ -79,6 +79,9 @@ def _furthest(
         ~rows["inputs"].isin(list(PROBES)),  # of exact answers, single device may have no error at all
     ):
         rows = _where(rows, wanted.loc[rows.index])
+    if blamed and blamed.is_bug:
+        plain = rows[~rows["mask"].astype(str).str.contains("=")]  # no window, documents or padding
+        rows = plain if plain[column].max() >= SHOWN * rows[column].max() else rows
     means = geometric_means(rows[rows["rank"] == ALL_RANKS], CELL, [column])[column].dropna()
     if means.empty:
         return None

@@ -43,6 +43,12 @@ def logic(rows: pd.DataFrame, least: int = 2) -> pd.DataFrame:
     )
 
 
+def larger_under_a_window(rows: pd.DataFrame) -> pd.DataFrame:
+    rows = logic(rows)
+    windowed = times(rows, of(rows, "ring", "dk"), 3.0)
+    return pd.concat([rows, windowed.assign(mask="causal,window=10", case_id="w" + rows["case_id"].str[1:])])
+
+
 def not_finite(rows: pd.DataFrame) -> pd.DataFrame:
     return bent(rows, of(rows, "zigzag", "dv", least=4), nonfinite=7)
 

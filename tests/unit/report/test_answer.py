@@ -24,12 +24,14 @@ EXPECTED: dict[str, tuple[tables.Shape, Change | None, str, str, Cell]] = {
     "a logic bug from four ranks on": (
         ALL_DTYPES, partial(tables.logic, least=4), "BUG", "ring: dk is wrong from 4 ranks on",
         ("dk", "bfloat16", 4, 160, 3)),
+    "a logic bug that is larger under a window": (
+        ALL_DTYPES, tables.larger_under_a_window, "BUG", "ring: dk", ("dk", "bfloat16", 2, 160, None)),
     "not finite": (tables.FEW, tables.not_finite, "BUG", "zigzag: dv", ("dv", "bfloat16", 4, 1.15, 0)),
     "more rounding than explained": (
         shape(variants=("single_device", "ring", "llama3")), tables.excess, "EXCESS ROUNDING", "llama3: dk and dv",
         ("dk", "bfloat16", 4, 3.45, 0)),
     "nothing is finite": (
-        shape(variants=("single_device", "ring")), tables.no_number, "BUG", "ring: out and lse",
+        shape(variants=("single_device", "ring")), tables.no_number, "BUG", "out and lse are not finite",
         ("out", "bfloat16", 4, float("inf"), None)),
     "one rank": (shape(variants=("single_device", "bpt"), world_sizes=(1,)), None, "ROUNDING", "1 rank",
                  ("dk", "bfloat16", 1, 1.15, None)),
