@@ -32,7 +32,7 @@ EXPECTED: dict[str, tuple[tables.Shape, Change | None, str, str, Cell]] = {
         ("dk", "bfloat16", 4, 3.45, 0)),
     "nothing is finite": (
         shape(variants=("single_device", "ring")), tables.no_number, "BUG", "out and lse are not finite",
-        ("out", "bfloat16", 4, float("inf"), None)),
+        ("out", "bfloat16", 1, float("inf"), None)),
     "one rank": (shape(variants=("single_device", "bpt"), world_sizes=(1,)), None, "ROUNDING", "1 rank",
                  ("dk", "bfloat16", 1, 1.15, None)),
     "kernels": (shape(variants=("single_device",)), tables.kernels, "EXCESS ROUNDING", "fused: dk",
