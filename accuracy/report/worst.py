@@ -14,6 +14,7 @@ from accuracy.verdict.evidence import INDEPENDENT
 from accuracy.verdict.facts import Facts, Worst
 from accuracy.verdict.inside import is_healthy
 from accuracy.verdict.label import LABELS, ROUNDING
+from accuracy.verdict.rows import is_plain
 
 JUDGED = ("out", "dq", "dk", "dv")  # what a model trains on: lse is float32 whatever the case, delta follows from out
 CELL = ["facet", "series", "variant", "kernel", "dtype", "world_size", "tensor"]
@@ -80,7 +81,7 @@ def _furthest(
     ):
         rows = _where(rows, wanted.loc[rows.index])
     if blamed and blamed.is_bug:
-        plain = rows[~rows["mask"].astype(str).str.contains("=")]  # no window, documents or padding
+        plain = rows[is_plain(rows["mask"])]
         rows = plain if plain[column].max() >= SHOWN * rows[column].max() else rows
     means = geometric_means(rows[rows["rank"] == ALL_RANKS], CELL, [column])[column].dropna()
     if means.empty:

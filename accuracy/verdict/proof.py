@@ -23,6 +23,7 @@ from accuracy.verdict.facts import FORWARD, Cause
 from accuracy.verdict.floor import LEVEL, WITHIN, WITHIN_EXACT
 from accuracy.verdict.inside import MARK, SUM_OF_KEYS, is_healthy
 from accuracy.verdict.label import BIASED, BUGS, EXCESS_ROUNDING, LABELS, LOGIC, PRECISION_FLOOR, ROUNDING
+from accuracy.verdict.rows import is_plain
 
 BOTH = "out and lse are "
 SHAPE = ("world_size", "heads_kv", "heads", "batch", "head_dim", "mask", "seqlen")
@@ -58,7 +59,7 @@ def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
     votes = Counter(name for each in proven for name in each.alike)
     tried = max((each.tried for each in proven), default=0)  # few on large problems: the simplest may lack
 
-    plain = {*rows.loc[~rows["mask"].str.contains("="), "case_id"]}
+    plain = {*rows.loc[is_plain(rows["mask"]), "case_id"]}
 
     def telling(each: Cause) -> tuple[bool, bool, bool, int, int]:
         told = max(votes[name] for name in each.names)

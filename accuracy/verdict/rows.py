@@ -74,6 +74,11 @@ def combinations(table: pd.DataFrame, names: Iterable[str]) -> np.ndarray:
     return numbers
 
 
+def is_plain(masks: "pd.Series[str]") -> "pd.Series[bool]":
+    """Return which masks have no window, documents, padding or dropout."""
+    return ~masks.astype(str).str.contains("=")
+
+
 def mean(values: np.ndarray) -> float:
     """Mean of the present values; NaN where there is none."""
     values = values[~np.isnan(values)]

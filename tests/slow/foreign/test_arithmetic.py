@@ -48,7 +48,7 @@ def split_16(a: Tensor, b: Tensor) -> Tensor:
 
 
 def three_products(a: Tensor, b: Tensor) -> Tensor:
-    """Of two parts of each in TF32, both cut off."""
+    """a @ b as three products: a and b are each the sum of two parts in TF32, whose digits are cut off."""
     high_a, high_b = rounded(a, WAYS[1]), rounded(b, WAYS[1])
     low_a, low_b = rounded(a - high_a, WAYS[1]), rounded(b - high_b, WAYS[1])
     return low_a @ high_b + high_a @ low_b + high_a @ high_b

@@ -82,7 +82,7 @@ def refused(seed: int, function: Drawn, problem: dict[str, Any]) -> str:
 
 
 def accused(seed: int, function: Drawn, problem: dict[str, Any]) -> str:
-    """What `diagnose` says of the rows of a function; empty where it is healthy."""
+    """Measure a function and return the sentence of its diagnosis; empty where it is called healthy."""
     rows = accuracy.measure(
         {f"drawn_{seed}": function}, dtype=["bfloat16", "float16"], seed=[seed, seed + 1], device="cpu",
         inputs=["gaussian", "peaked", "tied", "zero_query", "one_value"], progress=False,

@@ -165,7 +165,7 @@ def test_an_lse_in_base_2_is_named() -> None:
 
 
 class Auxiliary(NamedTuple):
-    """As flex_attention's: either may be missing."""
+    """What flex_attention returns beside out: its lse and its largest scores, each None where it was not asked for."""
 
     lse: Tensor | None
     max_scores: Tensor | None

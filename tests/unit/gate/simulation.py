@@ -30,7 +30,7 @@ def alike(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def failed(runs: int, spread: float, draw: Draw) -> int:
-    """How many runs of CELLS unchanged cells fail."""
+    """Simulate runs whose CELLS cells have not changed, and return how many of them the gate fails."""
     random, tests = np.random.default_rng(0), CELLS * TESTS
     count = 0
     for _ in range(runs):

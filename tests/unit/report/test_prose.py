@@ -62,7 +62,7 @@ YARDSTICKS = ("single_device_", "exact_", "floor_", "reference_", "condition_")
 
 
 def _numbers(results: pd.DataFrame) -> pd.DataFrame:
-    """What was measured, without numbers of the case."""
+    """Return the columns that hold measured numbers, without those that say what the case was."""
     return results.select_dtypes("float").drop(columns=["softmax_scale", "gain"], errors="ignore")
 
 

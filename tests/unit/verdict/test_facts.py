@@ -179,7 +179,7 @@ def test_inputs_that_nobody_can_judge_for_excess_are_named() -> None:
 
 
 def test_the_first_step_outside_of_the_band_and_wrong_pairs_are_named() -> None:
-    """Those of the forward come first, of these what is left out."""
+    """Findings of the forward are named before those of the backward, pairs that are left out before others."""
     step = {"case_id": "float64-4-0-gaussian", "way": "forward", "rank": 2, "step": 1, "source": 0, "tensor": "out",
             "count": 3, "query_begin": 9, "query_last": 9, "key_begin": 2, "key_last": 4, "error_rel": 0.5,
             "band": 0.1, "nonfinite": 0}  # fmt: skip
