@@ -59,14 +59,17 @@ ARITHMETIC = {
     "tf32": Format("tf32", 11, -126, 2), "tf32_cut": Format("tf32_cut", 10, -126, 2),
     "split_16": Format("split_16", 16, -126, 4), "split_20": Format("split_20", 20, -126, 4),
     "float8_e4m3": Format("float8_e4m3", 4, -6, 2), "float8_e5m2": Format("float8_e5m2", 3, -14, 2),
-    "int8": Format("int8", 5, -126, 2),
+    "int8": Format("int8", 5, -126, 2), "scores_e4m3": Format("scores_e4m3", 4, -6, 2),
+    "scores_e5m2": Format("scores_e5m2", 3, -14, 2),
 }  # fmt: skip
 """What a user's function may compute its products in, though it takes and gives a finer dtype: TF32, whose operands are
 rounded, or cut off, to 10 bits behind the binary point; several products of 16-bit parts, which keep about 16 or 20
-bits; values of 8 bits; q and k as whole numbers of 8 bits, which is about 5 bits of most: a step is a 127th of the
-largest."""
-EIGHT_BITS = ("float8_e4m3", "float8_e5m2", "int8")
+bits; values of 8 bits; q and k as whole numbers of 8 bits, which is about 5 bits of most, as a step is a 127th of the
+largest; q or k in FP8."""
+EIGHT_BITS = ("float8_e4m3", "float8_e5m2", "int8", "scores_e4m3", "scores_e5m2")
 """Those that a function may compute in whatever the dtype; TF32 and split products are a matter of float32 alone."""
+EXACT_IN = {"int8": "whole", "scores_e4m3": "few_digits", "scores_e5m2": "few_digits"}
+"""Where q or k are in 8 bits, the inputs that are exact in them, on which a function is as exact as its dtype."""
 INPUT_FORMATS = {"float8_e4m3": "e4m3", "float8_e5m2": "e5m2"}
 """Dtypes of inputs alone: q, k, v and dout are rounded to 8 bits, and a `HELD` tensor holds them exactly, as it holds
 all results. Their formats in `accuracy.core.quantisation`."""
@@ -80,7 +83,7 @@ ALIASES = {
 """Other names that a user may give a dtype, and the dtype that each means."""
 PROBES = {
     "zero_query": ("out", "lse"), "index_value": ("out", "lse"), "one_value": ("out",), "one_gradient": ("dq", "dk"),
-    "copied": ("out",), "whole": (),
+    "copied": ("out",), "whole": (), "few_digits": (),
     "one_hot": (),  # each element of out, dq, dk and dv is one pair's: counted in steps/
 }  # fmt: skip
 """Inputs whose exact answer is known without a computation, and the tensors that it is known of."""

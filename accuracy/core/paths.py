@@ -5,6 +5,7 @@ The build reads this file, so that it needs the standard library alone.
 """
 
 import ctypes
+import io
 import os
 import re
 import shutil
@@ -20,20 +21,30 @@ _ABOVE = PACKAGE if (PACKAGE / "configs").is_dir() else PACKAGE.parent
 CONFIGS, EXPERIMENTS = _ABOVE / "configs", _ABOVE / "experiments"
 
 
+TRIES = 5
+"""To write a file into a folder that another process removes at the same time."""
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A handle whose content becomes `path`, on disk for good, when the body ends without an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """A handle whose content becomes `path`, on disk for good, when the body ends without an error. Where another
+    process removes the folder meanwhile, as a function that is measured may, it is made anew, up to `TRIES` times."""
+    content = io.BytesIO()
+    yield content
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(hidden, "wb") as handle:
-            yield handle
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(hidden, path)
-    except OSError as error:  # of a write, which does not say where
-        hidden.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    for tried in range(1, TRIES + 1):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(hidden, "wb") as handle:
+                handle.write(content.getbuffer())
+                handle.flush()
+                os.fsync(handle.fileno())
+            os.replace(hidden, path)
+            return
+        except OSError as error:  # of a write, which does not say where
+            hidden.unlink(missing_ok=True)
+            if tried == TRIES or not isinstance(error, FileNotFoundError):
+                raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import numpy as np
 from accuracy.bound.policy import INSIDE, Policy, cast, loosest
 from accuracy.bound.running import bounds
 from accuracy.core.case import Case
-from accuracy.core.dtype import EIGHT_BITS, coarser
+from accuracy.core.dtype import EIGHT_BITS, EXACT_IN, coarser
 from accuracy.measurement.compare import in_turn, is_padded, stored_dtype
 from accuracy.measurement.metrics import appended
 from accuracy.measurement.observe import Observation
@@ -33,7 +33,7 @@ def columns_of(observation: Observation) -> dict[str, Columns]:
     bound."""
     case, targets, results = observation.case, observation.targets, observation.results
     arithmetic = str(dict(case.variant.options).get("arithmetic"))
-    in_8_bits = arithmetic in EIGHT_BITS
+    in_8_bits = arithmetic in EIGHT_BITS and case.inputs.name != EXACT_IN.get(arithmetic)
     low_wires = case.forward_precision.low_wires or case.backward_precision.low_wires
     dropped_or_padded = case.problem.dropout is not None or is_padded(case)
     if dropped_or_padded or case.problem.pairs > MOST_SCORES or low_wires or in_8_bits:

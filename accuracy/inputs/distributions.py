@@ -243,6 +243,24 @@ def whole(generator: Generator, shape: Shape, tensor: str) -> np.ndarray:
     return values / 64
 
 
+def few_digits(generator: Generator, shape: Shape, tensor: str) -> np.ndarray:
+    """q and k that are exact in FP8 (e4m3, e5m2): 1, 1.25, 1.5 or 1.75 times a power of two from 1/4 to 2.
+
+    Every token has a 3.5, the largest: divided by 448 or 57,344, the largest of the formats, it is a power of two, so
+    that a scale of a token's, a head's or a tensor's largest value leaves all exact too. Keys come in pairs that add up
+    to zero. v and dout are N(0, 1).
+    """
+    values = generator.standard_normal(shape)
+    if tensor not in "qk":
+        return values
+    sizes = generator.integers(4, 8, shape) * 2.0 ** generator.integers(-4, 0, shape)
+    values = np.copysign(sizes, values)
+    values[..., 0] = 3.5
+    if tensor == "k":
+        values[:, 1::2] = -values[:, : shape[1] // 2 * 2 : 2]
+    return values
+
+
 @dataclass(frozen=True)
 class Distribution:
     """A distribution as a file of a user's has it: `draw(generator, shape, tensor, options)` and `Options`."""
@@ -272,5 +290,6 @@ PARTS = {
     for each in (
         gaussian, uniform, sum_loss, peaked, outliers, attention_sink, heavy_channels, rising_maxima, shifted, tied,
         zero_query, one_value, one_gradient, index_value, one_hot, copied, whole,
+        few_digits,
     )
 }  # fmt: skip

@@ -58,17 +58,21 @@ def plain(fn: Any) -> Any:
 def parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
     """Return the parameters of a function by name, or None if it has no signature."""
     try:
-        return (_known_signature if isinstance(fn, Hashable) else _signature)(fn).parameters
+        return _signature(fn).parameters
     except (TypeError, ValueError):
         return None
 
 
+def _signature(fn: Callable[..., Any]) -> inspect.Signature:
+    return (_known_signature if isinstance(fn, Hashable) else _read_signature)(fn)
+
+
 @lru_cache(maxsize=8)  # a call of a function asks 25 times
 def _known_signature(fn: Callable[..., Any]) -> inspect.Signature:
-    return _signature(fn)
+    return _read_signature(fn)
 
 
-def _signature(fn: Callable[..., Any]) -> inspect.Signature:
+def _read_signature(fn: Callable[..., Any]) -> inspect.Signature:
     """Return a function's signature; a torch.nn.Module's is that of its forward, as its own call takes any word."""
     is_module = any((each.__module__, each.__name__) == MODULE for each in type(fn).__mro__)
     try:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from accuracy.core.dtype import ARITHMETIC, EIGHT_BITS, FORMATS, form_of, rounding_band
+from accuracy.core.dtype import ARITHMETIC, EIGHT_BITS, EXACT_IN, FORMATS, form_of, rounding_band
 from accuracy.core.quantisation import unit_roundoff
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.rows import KERNEL
@@ -63,9 +63,11 @@ TF32, SPLIT = ("tf32_cut", "tf32"), ("split_16", "split_20")
 MOST, MOST_SPLIT, MOST_WRONG = 2.0, 4.0, 2**-9
 """By which the error may differ from that of one rounding: a scale moves values within a format, parts of a value are
 below their bounds. What is farther off on Gaussian inputs has a fault, as a few wrong rows are."""
-TIMES, INT8 = 3.0, (2**-9, 0.05)
-"""Of out's error on Gaussian inputs over that on whole numbers, and its size: steps of a 127th of the largest of 128
-numbers, 2.7, are 0.006 of an entry, root mean square, and as much of the scores."""
+TIMES = 3.0  # out's error on Gaussian inputs over that on inputs whose q and k are exact in the format
+SCORES = {"int8": (2**-9, 0.05), "scores_e4m3": (0.01, 0.034), "scores_e5m2": (0.034, 0.1)}
+"""Out's error on Gaussian inputs where q or k is in 8 bits. INT8: steps of a 127th of the largest of 128 numbers,
+2.7, are 0.006 of an entry, root mean square, and as much of the scores. FP8: LEVEL times 2^-4 or 2^-3, 0.026 or 0.051,
+of q or of k, sqrt(2) times that of both, and less where a row sees few keys."""
 LARGEST, MOST_GAIN = 6.0, 0.25
 """v's largest value over their root mean square; what rounding shifts all by, over its error: a factor is all of it."""
 ONE_WAY = 0.5
@@ -75,8 +77,8 @@ ONE_WAY = 0.5
 def arithmetic_of(rows: pd.DataFrame) -> str | None:
     """Return what a function computes its products in, by its rows of out; None: its dtype."""
     rows = rows[(rows["tensor"] == "out") & (rows["rank"] == ALL_RANKS) & ~(rows["nonfinite"] > 0)]
-    if _has_scores_in_8_bits(rows):
-        return "int8"
+    if name := _scores_in_8_bits(rows):
+        return name
     gaussian = rows.loc[(rows["inputs"] == "gaussian") & (rows["dtype"] == "float32"), "error_rel"]
     known = [name for name in ARITHMETIC if name not in SPLIT or not gaussian.max() > MOST_WRONG]
     rows = rows[(rows["inputs"] == "copied") & (rows["error_rel"] > 0)]
@@ -88,21 +90,23 @@ def arithmetic_of(rows: pd.DataFrame) -> str | None:
     return next((name for row in rows.to_dict("records") for name in known if _is_of(row, name)), None)
 
 
-def _has_scores_in_8_bits(rows: pd.DataFrame) -> bool:
-    """Whether out is wrong by about a hundredth in every dtype, and right where q and k are exact in INT8."""
+def _scores_in_8_bits(rows: pd.DataFrame) -> str | None:
+    """In which 8 bits q or k is, if out is wrong by as much in every dtype, and right where they are exact in them."""
     levels = rows.groupby(["dtype", "inputs"])["error_rel"].max().unstack()
-    if levels.empty or not {"gaussian", "whole"} <= {*levels}:
-        return False
-    levels = levels[["gaussian", "whole"]].dropna()
-    bands = [max(INT8[0], rounding_band("out", str(dtype))) for dtype in levels.index]  # v may be in 16 bits
-    right = (levels["whole"] <= bands) & (levels["whole"] * TIMES <= levels["gaussian"])
-    return bool(len(levels) and right.all() and levels["gaussian"].between(*INT8).all())
+    for name, band in SCORES.items() if "gaussian" in levels else ():
+        exact = EXACT_IN[name]
+        both = levels.reindex(columns=["gaussian", exact]).dropna()
+        bands = [max(2**-9, rounding_band("out", str(dtype))) for dtype in both.index]  # v may be in 16 bits
+        right = (both[exact] <= bands) & (both[exact] * TIMES <= both["gaussian"])
+        if len(both) and right.all() and both["gaussian"].between(*band).all():
+            return name
+    return None
 
 
 def _is_of(row: Mapping[Any, Any], name: str) -> bool:
     """Whether v was rounded to a format: by the size of out's error, the bits of its values, and their sides."""
     times = row["error_rel"] / LEVEL / ARITHMETIC[name].unit_roundoff
-    if name == "int8" or (name in EIGHT_BITS) == (row["dtype"] == "float32"):
+    if name in SCORES or (name in EIGHT_BITS) == (row["dtype"] == "float32"):
         return False
     most = 2 * ARITHMETIC[name].unit_roundoff * LARGEST * row["reference_rms"]  # cut off: twice as far
     if row["error_max"] > most or (name != "tf32_cut" and abs(row["error_gain"]) > row["error_rel"] * MOST_GAIN):

@@ -46,6 +46,8 @@ PRODUCTS = {  # what a user's function was found to compute in (`accuracy.core.d
     "float8_e4m3": "with v in 8 bits (e4m3)",
     "float8_e5m2": "with v in 8 bits (e5m2)",
     "int8": "scores of q and k in 8 bits (INT8)",
+    "scores_e4m3": "scores of q or k in 8 bits (FP8)",
+    "scores_e5m2": "scores of q or k in 8 bits (FP8)",
 }
 
 

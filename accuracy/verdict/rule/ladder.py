@@ -37,7 +37,8 @@ import math
 
 import numpy as np
 
-from accuracy.core.dtype import FORMATS, Format, form_of
+from accuracy.core.dtype import EXACT_IN, FORMATS, Format, form_of, rounding_band
+from accuracy.results.table import ALL_RANKS
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, TIMES_QUANTISED, Evidence
 from accuracy.verdict.floor import LEVEL, STRUCK, Rung, coarser_format
@@ -77,14 +78,22 @@ def ladder(evidence: Evidence) -> Finding | None:
 
 
 def beyond(evidence: Evidence) -> Finding | None:
-    """See `accuracy.verdict.verdict`."""
-    rows = evidence.all_ranks
+    """See `accuracy.verdict.verdict`. On inputs that are exact in the 8 bits of q or k, the dtype alone rounds."""
     band = evidence.band(evidence.dtype) if inside.is_foreign(evidence) else 0.0
-    rows = rows.where((rows["beyond"] > 0) & (rows["error_max"] > band * rows["reference_rms"]))
-    if not len(rows) or (evidence.in_parts and evidence.dtype == inside.FINEST):  # the bound is that of float32
+    exact = evidence.probes.where(evidence.probes["inputs"] == EXACT_IN.get(evidence.arithmetic))
+    if evidence.in_parts and evidence.dtype == inside.FINEST:  # the bound is that of float32
+        band = math.inf
+    rows = _farther(evidence.all_ranks, band).joined(_farther(exact, rounding_band(evidence.tensor, evidence.dtype)))
+    if not len(rows):
         return None
     numbers: Numbers = {"beyond": float(rows["beyond"].max()), "inputs": ", ".join(sorted(set(rows["inputs"])))}
     return Finding(LOGIC, "beyond", numbers)
+
+
+def _farther(rows: Rows, band: float) -> Rows:
+    """Those of all ranks together with values beyond the certain bound, and farther than the band."""
+    together = rows["rank"] == ALL_RANKS
+    return rows.where(together & (rows["beyond"] > 0) & (rows["error_max"] > band * rows["reference_rms"]))
 
 
 def _rounding(evidence: Evidence, name: str, rows: Rows) -> float:

@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from accuracy.inputs.distributions import PARTS
 
@@ -70,3 +71,17 @@ def test_key_channels_alone_have_scales_that_stay_over_the_tokens() -> None:
     for tensor in ("q", "v", "dout"):
         sizes = np.sqrt(np.mean(drawn("heavy_channels", tensor) ** 2, axis=0))
         assert np.abs(sizes - 1).max() < 5 / math.sqrt(2 * S)
+
+
+@pytest.mark.parametrize("form", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_few_digits_are_exact_in_fp8_with_and_without_a_scale_and_gaussian_ones_are_not(
+    form: torch.dtype, scaled: bool
+) -> None:
+    def is_exact(name: str, tensor: str) -> bool:
+        x = torch.from_numpy(drawn(name, tensor)).float()
+        scale = x.abs().amax(2, keepdim=True) / torch.finfo(form).max if scaled else torch.ones(1)
+        return torch.equal((x / scale).to(form).float() * scale, x)
+
+    for tensor in "qk":
+        assert (is_exact("few_digits", tensor), is_exact("gaussian", tensor)) == (True, False)
