@@ -229,35 +229,35 @@ def copied(generator: Generator, shape: Shape, tensor: str, *, octaves: NotNegat
 
 
 def whole(generator: Generator, shape: Shape, tensor: str) -> np.ndarray:
-    """q and k that are exact in INT8: whole numbers up to 127 over 64, of which every token has a 127.
-
-    Keys come in pairs that add up to zero, since kernels take the mean of all keys off first. v and dout are N(0, 1).
-    """
+    """q and k that are exact in INT8: whole numbers up to 127 over 64, with a scale a token, a channel, a head or a
+    tensor; see `_exact`. v and dout are N(0, 1)."""
     values = generator.standard_normal(shape)
     if tensor not in "qk":
         return values
-    values = generator.integers(-127, 128, shape).astype(float)
-    values[..., 0] = 127.0
-    if tensor == "k":
-        values[:, 1::2] = -values[:, : shape[1] // 2 * 2 : 2]
-    return values / 64
+    return _exact(generator.integers(-127, 128, shape).astype(float), 127.0, tensor) / 64
 
 
 def few_digits(generator: Generator, shape: Shape, tensor: str) -> np.ndarray:
-    """q and k that are exact in FP8 (e4m3, e5m2): 1, 1.25, 1.5 or 1.75 times a power of two from 1/4 to 2.
+    """q and k that are exact in FP8 (e4m3, e5m2), as they are or with a scale, as `whole` in INT8.
 
-    Every token has a 3.5, the largest: divided by 448 or 57,344, the largest of the formats, it is a power of two, so
-    that a scale of a token's, a head's or a tensor's largest value leaves all exact too. Keys come in pairs that add up
-    to zero. v and dout are N(0, 1).
+    1, 1.25, 1.5 or 1.75 times a power of two from 1/8 to 1, and 3.5: divided by 448 or 57,344, the largest of the
+    formats, it is a power of two. v and dout are N(0, 1).
     """
     values = generator.standard_normal(shape)
     if tensor not in "qk":
         return values
-    sizes = generator.integers(4, 8, shape) * 2.0 ** generator.integers(-4, 0, shape)
-    values = np.copysign(sizes, values)
-    values[..., 0] = 3.5
+    sizes = generator.integers(4, 8, shape) * 2.0 ** generator.integers(-5, -1, shape)
+    return _exact(np.copysign(sizes, values), 3.5, tensor)
+
+
+def _exact(values: np.ndarray, largest: float, tensor: str) -> np.ndarray:
+    """Values of which every token, and every channel in 16 tokens, has the largest, so that a scale that is made of it
+    leaves all exact. Keys come in pairs that add up to zero, since kernels take the mean of all keys off first."""
+    _, length, _, width = values.shape
+    has_largest = (np.arange(length)[:, None] // 2 + np.arange(width)) % 8 == 0
+    values = np.where(has_largest[None, :, None], np.copysign(largest, values), values)
     if tensor == "k":
-        values[:, 1::2] = -values[:, : shape[1] // 2 * 2 : 2]
+        values[:, 1::2] = -values[:, : length // 2 * 2 : 2]
     return values
 
 
