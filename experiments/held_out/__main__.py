@@ -209,8 +209,10 @@ def refusals(faulty: bool, name: str) -> dict[str, dict[str, bool]]:
     """By rule: whether it refuses some tensor on plain inputs, and on hard ones."""
     function = (FAULTS if faulty else HEALTHY)[name]
     if function.tokens:
+        from experiments.held_out import __main__ as this  # a diagnosis beside it may hide the main module
+
         with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(_rank, (faulty, name, folder), nprocs=len(function.tokens))
+            torch.multiprocessing.spawn(this._rank, (faulty, name, folder), nprocs=len(function.tokens))
             every = torch.load(f"{folder}/found")
     else:
         every = [returned(function, each) for each in settings(function)]
