@@ -101,8 +101,9 @@ def with_sinks(q, k, v, *, causal, softmax_scale, s_aux):
     raise AssertionError("called")
 
 
-def holding(lock: Any = threading.Lock()) -> Any:
+def holding() -> Any:
     """A function that no other process can have."""
+    lock = threading.Lock()
     return lambda q, k, v, *, causal, softmax_scale, group: lock
 
 
