@@ -18,30 +18,16 @@ from accuracy.kernel.in_jax import exactly
 from accuracy.kernel.in_jax import missing as in_jax_missing
 from accuracy.verdict.label import BUGS
 from tests.processes import python
-from tests.unit.api.attention import attend
+from tests.unit.api import attention as shared
+from tests.unit.api.attention import attend, attention, wrong
 
 pytestmark = pytest.mark.xdist_group("entries")
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 SMALL = {"seqlen": 64, "heads": 4, "heads_kv": 2, "head_dim": 32}
 
 
-def attention(q, k, v, *, causal=True, softmax_scale=None):
-    """torch's own in float32, (B, S, H, D)."""
-    wide = (x.transpose(1, 2).float() for x in (q, k, v))
-    out = scaled_dot_product_attention(*wide, is_causal=causal, scale=softmax_scale, enable_gqa=True)
-    return out.transpose(1, 2).to(q.dtype)
-
-
-def wrong(q, k, v, *, causal=True, softmax_scale=None):
-    """Twice the gradient of v, and out a hundredth too large."""
-    return attention(q, k, 2 * v - v.detach(), causal=causal, softmax_scale=softmax_scale) * 1.01
-
-
-def tensors(device: str, dtype: torch.dtype = torch.bfloat16) -> list[torch.Tensor]:
-    """q, k, v, dout."""
-    generator = torch.Generator().manual_seed(1)
-    shapes = ((1, 64, heads, 32) for heads in (4, 2, 2, 4))
-    return [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
+def tensors(device: str, dtype: str = "bfloat16") -> list[torch.Tensor]:
+    return shared.tensors(dtype, 64, 64, batch=1, dim=32, device=device)
 
 
 @cache
@@ -101,7 +87,7 @@ def from_jax(device: str, folder: Path) -> None:
         with pytest.raises(accuracy.ConfigError, match="needs"):
             accuracy.from_jax(in_jax)(*tensors(device)[:3], scale=1.0)
         return
-    q, _, _, dout = tensors(device, torch.float32)
+    q, _, _, dout = tensors(device, "float32")
     fn = accuracy.from_jax(in_jax)
     with exactly():
         assert set(accuracy.assert_close(fn, q, q, q, dout=dout)) == {"out", "dq", "dk", "dv"}
@@ -120,7 +106,7 @@ def assert_merge_close(device: str, folder: Path) -> None:
 
 
 def bounds(device: str, folder: Path) -> None:
-    q, k, v, dout = tensors(device, torch.float32)
+    q, k, v, dout = tensors(device, "float32")
     found = accuracy.bounds(q, k, v, dout, causal=True)
     assert {each.certain.device.type for each in found.values()} == {device}
     assert all((each.likely(1e-6) <= each.certain).all() for each in found.values())
@@ -225,8 +211,8 @@ def command_accuracy(device: str, folder: Path) -> None:
 def command_judge_and_reduce(device: str, folder: Path) -> None:
     run("judge", str(captured(device, folder)), f"--device={device}")
     q, k, v, dout = tensors(device)
-    with accuracy.capture(None, folder / "wrong", functions=[f"{__name__}:wrong"]):
-        globals()["wrong"](q.requires_grad_(), k.requires_grad_(), v.requires_grad_()).backward(dout)
+    with accuracy.capture(None, folder / "wrong", functions=[f"{shared.__name__}:wrong"]):
+        shared.wrong(q.requires_grad_(), k.requires_grad_(), v.requires_grad_()).backward(dout)
     accuracy.capture.wait()
     run("judge", "wrong", f"--device={device}", status=5)
     run("reduce", "wrong", "--to=least.py", f"--device={device}")
