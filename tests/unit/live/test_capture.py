@@ -12,9 +12,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
 from accuracy.core.recording import recorded
-from accuracy.live import judge
-from accuracy.verdict.label import NOT_MEASURED, ROUNDING
-from tests.unit.live import model as models
 from tests.unit.live.model import stack
 
 
@@ -105,18 +102,3 @@ def test_a_step_on_a_gpu_is_captured_and_healthy(tmp_path: Path, dtype: torch.dt
     assert names(tmp_path) == ["0@0", "1@0", "2@0"]
     found = accuracy.judge(tmp_path)
     assert found.healthy, found.sentence
-
-
-def test_documents_that_hold_nothing_are_left_out_and_those_of_fewer_tokens_are_not_judged(tmp_path: Path) -> None:
-    q, k, v = (torch.randn(1, 48, heads, 16) for heads in (4, 2, 2))
-    for name, borders, label in (("empty", [0, 20, 20, 48], ROUNDING), ("fewer", [0, 20, 40], NOT_MEASURED)):
-        with accuracy.capture(None, tmp_path / name, functions=[models.attend]):
-            models.attend(q, k, v, causal=True, scale=0.25, cu_seqlens=torch.tensor(borders))
-        assert judge.judge(tmp_path / name).label == label
-
-
-def test_a_mask_of_keys_alone_is_judged_for_more_rows_than_the_reference_takes_at_once(tmp_path: Path) -> None:
-    q, k, v = (torch.randn(1, 1, 1100, 4) for _ in range(3))
-    with accuracy.capture(None, tmp_path):
-        functional.scaled_dot_product_attention(q, k, v, attn_mask=torch.arange(1100)[None, None, None] % 3 > 0)
-    assert judge.judge(tmp_path).healthy

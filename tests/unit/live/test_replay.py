@@ -14,7 +14,6 @@ from accuracy.core.case import Part
 from accuracy.core.recording import choose, facts_of
 from accuracy.inputs import captured, drawing
 from accuracy.results.table import read_results
-from accuracy.verdict.label import NOT_MEASURED, ROUNDING
 from tests.command_line import CommandLine, assert_one_line
 from tests.unit.live.test_bad_input import facts, written
 
@@ -96,37 +95,3 @@ def test_a_mask_that_no_words_say_stays_and_is_judged(tmp_path: Path) -> None:
     assert accuracy.judge(folder).healthy
     with pytest.raises(accuracy.ConfigError, match="has a mask tensor, which no problem says; judge it"):
         accuracy.measure("ring", inputs={"captured": {"path": str(folder)}})
-
-
-def test_a_mask_of_keys_alone_is_no_window(tmp_path: Path) -> None:
-    assert accuracy.judge(call(tmp_path, (torch.arange(24) < 20)[None, None, None])).healthy
-
-
-def test_gradients_of_queries_whose_every_key_is_hidden_by_a_number_are_not_judged(tmp_path: Path) -> None:
-    hidden = torch.zeros(24, 24, dtype=torch.bfloat16)
-    hidden[3] = torch.finfo(torch.bfloat16).min
-    found = accuracy.judge(call(tmp_path, hidden[None, None]))
-    assert found.label == NOT_MEASURED
-    assert "outweighs the scores" in found.sentence
-
-
-def biased(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    return (q @ k.mT * q.shape[-1] ** -0.5 + bias).softmax(-1) @ v
-
-
-@pytest.mark.parametrize(("layout", "label"), [("bhsd", ROUNDING), ("bshd", NOT_MEASURED)])
-def test_a_bias_by_any_usual_name_is_judged_and_one_of_another_layout_is_not(
-    tmp_path: Path, layout: str, label: str
-) -> None:
-    q, k, v = (torch.randn(2, 4, 24, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
-    with accuracy.capture(None, tmp_path, functions=[biased], layout=layout):
-        biased(q, k, v, bias=q[0, 0] @ k[0, 0].mT)
-    assert accuracy.judge(tmp_path).label == label
-
-
-def test_a_compiled_model_is_said_to_have_run_eager(tmp_path: Path) -> None:
-    model = torch.nn.Module()
-    model.compile(backend="eager")
-    with accuracy.capture(model, tmp_path):
-        scaled_dot_product_attention(*torch.randn(3, 1, 2, 8, 16))
-    assert "ran it eager" in accuracy.judge(tmp_path).sentence

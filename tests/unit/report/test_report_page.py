@@ -5,10 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.cli import report
 from accuracy.report.build import LIMIT_BYTES, ReportSummary, write_report
 from accuracy.report.folder import read_folder
-from tests.command_line import line_of
 from tests.processes import python
 from tests.unit.report import page_check
 from tests.unit.report.page_check import embedded
@@ -115,19 +113,3 @@ def test_hostile_text_is_shown_and_makes_no_element(tmp_path: Path) -> None:
     assert page.count("&lt;script&gt;window.hacked=1") > 8
     for fault in (HOSTILE, "<p onclick=x>", "<iframe></iframe>"):
         assert page_check.dangerous(page.replace("</main>", f"{fault}</main>"))
-
-
-def test_a_folder_without_a_table_gets_one_line_and_status_two(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a file").write_text("")
-    for name in ("empty", "broken"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "broken" / "results.parquet").write_text("no parquet")
-    expected = dict.fromkeys(("missing", "empty", "a file"), ("expected a run folder", "give the output_dir"))
-    expected["broken"] = ("has a damaged file", "repeat the run's command")
-    for name, parts in expected.items():
-        assert report.main([str(tmp_path / name)]) == 2
-        line = line_of(capsys, "accuracy report")
-        assert all(part in line for part in (str(tmp_path / name), *parts)), name
-        assert not (tmp_path / name / "report.html").exists()
