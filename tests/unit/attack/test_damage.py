@@ -1,9 +1,14 @@
 """A damaged file is told in one line, or is measured again, or changes no number: never a traceback, never another
-number with exit status 0."""
+number with exit status 0. A command that is killed at any moment loses nothing: repeated, it gives what it would have
+given undisturbed."""
 
 import json
+import os
 import random
 import shutil
+import signal
+import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,6 +21,7 @@ from accuracy.cli import accept, check, publish, report
 from accuracy.measurement import provenance
 from accuracy.report import build
 from accuracy.results import storage
+from accuracy.results.run_table import read_baseline
 from tests.measuring import numbers
 from tests.sampling import seeds
 from tests.unit.attack.damages import damage
@@ -121,3 +127,94 @@ def test_a_damaged_file_is_told_or_changes_no_number(
     assert status != 2 or (err.count("\n") == 1 and err[:-1].isprintable()), said
     if status == 0:
         assert look(damaged) == undamaged[name], said
+
+
+EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree", "ctypes.dlsym", "os.scandir")
+MOST_EVENTS, MOST_SECONDS = 150, 2.0
+
+
+def killed(command: Callable[[], object], folder: Path, draw: random.Random) -> None:
+    """Run a command in a forked process, which has this one's modules, and kill it: at its nth access to a file below a
+    folder, or after some time."""
+    at = draw.randrange(1, MOST_EVENTS) if draw.random() < 0.7 else None
+    deadline = time.monotonic() + (60.0 if at else draw.uniform(0, MOST_SECONDS))
+    child = os.fork()
+    if child == 0:
+        _silently(command, (str(folder), "run", "outputs"), at)  # a command may name its folder as seen from there
+    while time.monotonic() < deadline:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def _silently(command: Callable[[], object], below: tuple[str, ...], at: int | None) -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    seen = 0
+
+    def count(event: str, given: tuple[object, ...]) -> None:
+        nonlocal seen
+        if event == "ctypes.dlsym" or (event in EVENTS and str(given[0]).startswith(below)):
+            seen += 1
+            if seen == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    if at is not None:
+        sys.addaudithook(count)
+    try:
+        command()
+    finally:
+        os._exit(0)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("seed", range(25))
+def test_a_killed_report_leaves_the_old_page_or_the_new_one(seed: int, tmp_path: Path) -> None:
+    page = made_up.write_run(tmp_path / RUN, SMALL) / "report.html"
+    assert report.main([str(page.parent)]) == 0
+    new = page.read_bytes()
+    page.write_bytes(b"old")
+    killed(lambda: report.main([str(page.parent)]), tmp_path, random.Random(f"report {seed}"))
+    assert page.read_bytes() in (b"old", new)
+    assert report.main([str(page.parent)]) == 0
+    assert page.read_bytes() == new
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("seed", range(25))
+def test_a_killed_check_or_accept_leaves_whole_files_and_says_the_same_again(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "write_report", lambda folder: None)
+    made_up.write_run(tmp_path / RUN, SMALL)
+    accepted(tmp_path, "first")
+
+    def said() -> tuple[object, str]:
+        capsys.readouterr()
+        return checked(tmp_path), capsys.readouterr().out
+
+    first, made, before = said(), files(tmp_path / "out"), files(tmp_path / BASELINE)
+    shutil.rmtree(tmp_path / "out")
+    killed(lambda: checked(tmp_path), tmp_path, random.Random(f"check {seed}"))
+    left = files(tmp_path / "out") if (tmp_path / "out").exists() else {}
+    assert all(made[name] == content for name, content in left.items() if not name.startswith("."))
+    assert said() == first
+    assert made.items() <= files(tmp_path / "out").items()
+    assert files(tmp_path / BASELINE) == before
+
+    rows = read_baseline(tmp_path / BASELINE).results
+    killed(lambda: accepted(tmp_path, "again"), tmp_path, random.Random(f"accept {seed}"))
+    reasons = [json.loads(line)["reason"] for line in (tmp_path / BASELINE / "history.jsonl").read_text().splitlines()]
+    assert reasons == ["first", "again"] or files(tmp_path / BASELINE) == before
+    pd.testing.assert_frame_equal(read_baseline(tmp_path / BASELINE).results, rows)
+    assert accepted(tmp_path, "after it") == 0
+    lines = (tmp_path / BASELINE / "history.jsonl").read_text().splitlines()
+    assert [json.loads(line)["reason"] for line in lines] == [*reasons, "after it"]
+    assert [path.name for path in (tmp_path / BASELINE).parent.iterdir()] == [BASELINE.name]
