@@ -22,26 +22,14 @@ def attention(q, k, v, *, causal, softmax_scale, group):
     return attend(q, k, v, causal=causal, scale=softmax_scale)[0]
 
 
-class Times(torch.autograd.Function):
-    """A tensor, and its gradient times a factor."""
-
-    @staticmethod
-    def forward(context, x, factor):
-        context.factor = factor
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(context, gradient):
-        return gradient * context.factor, None
-
-
 def scaled(tensor, factor):
     """Attention whose out, dq, dk or dv is a factor times what it should be, before it is rounded."""
 
     def fn(q, k, v, **how):
         wide = {name: x.to(wider(q.dtype)) for name, x in zip("qkv", (q, k, v), strict=True)}
         if tensor != "out":
-            wide[tensor[1]] = Times.apply(wide[tensor[1]], factor)
+            x = wide[tensor[1]]
+            wide[tensor[1]] = x + (factor - 1) * (x - x.detach())
         out = attention(*wide.values(), **how)
         return (out + (factor - 1) * out.detach() * (tensor == "out")).to(q.dtype)
 

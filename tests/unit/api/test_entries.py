@@ -1,6 +1,5 @@
 """Every public entry is called on tensors of each device: on the CPU here, on a GPU by `make test-gpu`."""
 
-import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from accuracy.kernel.in_jax import missing as in_jax_missing
 from accuracy.verdict.label import BUGS
 from tests.processes import python
 from tests.unit.api import attention as shared
+from tests.unit.api import test_from_jax as in_jax
 from tests.unit.api.attention import attend, attention, wrong
 
 pytestmark = pytest.mark.xdist_group("entries")
@@ -75,24 +75,17 @@ def assert_close_of_other_calls(device: str, folder: Path) -> None:
         accuracy.assert_close(out, *short, causal=True, **scales, v_descale=1.1)
 
 
-def in_jax(q, k, v, *, scale):
-    """A full mask, in operators that JAX's arrays have."""
-    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
-    weights = math.e ** (q @ k.swapaxes(2, 3) * scale)
-    return (weights @ v / weights.sum(-1)[..., None]).swapaxes(1, 2)
-
-
 def from_jax(device: str, folder: Path) -> None:
     if in_jax_missing(device):
         with pytest.raises(accuracy.ConfigError, match="needs"):
-            accuracy.from_jax(in_jax)(*tensors(device)[:3], scale=1.0)
+            accuracy.from_jax(in_jax.out_alone)(*tensors(device)[:3], softmax_scale=1.0)
         return
     q, _, _, dout = tensors(device, "float32")
-    fn = accuracy.from_jax(in_jax)
+    fn = accuracy.from_jax(in_jax.out_alone)
     with exactly():
         assert set(accuracy.assert_close(fn, q, q, q, dout=dout)) == {"out", "dq", "dk", "dv"}
         with pytest.raises(AssertionError, match="out is wrong"):
-            accuracy.assert_close(lambda *given, scale: fn(*given, scale=scale) * 1.01, q, q, q)
+            accuracy.assert_close(accuracy.from_jax(in_jax.wrong), q, q, q)
         accuracy.assert_accurate(fn, dtype="float32", device=device, **SMALL | {"heads_kv": 4, "mask": "full"})
 
 
