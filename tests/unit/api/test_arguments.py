@@ -118,7 +118,7 @@ def test_an_entry_that_forgets_a_mask_is_seen() -> None:
 
 @pytest.mark.parametrize("entry", [*ENTRIES][:-1])
 def test_no_entry_drops_an_argument_in_silence(entry: str, stress: bool, few_grids: None) -> None:
-    """That further grids keep what is given is in tests/unit/config/test_resolve.py."""
+    """That further grids keep what is given is in tests/unit/config/test_grid.py."""
     chosen = [*OF_CASES] if stress else [*random.Random(entry).sample([*OF_CASES], len(OF_CASES) // 12), "worldsize"]
     for argument in chosen:
         refused = argument == "worldsize" or (entry in OF_FUNCTIONS and argument in NEVER)

@@ -237,18 +237,13 @@ def test_flex_attention_is_judged_by_its_own_mask() -> None:
 
 
 @pytest.mark.parametrize("queries", [96, 40])
-def test_torch_s_own_function_is_known_by_its_name(queries: int) -> None:
+def test_torch_s_own_function_is_known_by_its_name_inside_partial_or_compile_too(queries: int) -> None:
     """Its layout, its word for grouped heads, and that its causal mask begins at the first key."""
     q, k, v, dout = (x.transpose(1, 2) for x in tensors(queries=queries))
     assert "dk" in accuracy.assert_close(scaled_dot_product_attention, q, k, v, dout=dout, causal=True)
     rows = accuracy.measure([scaled_dot_product_attention, flex_attention], seqlen=32, heads=2, heads_kv=2, head_dim=8)
     assert set(rows["mask"]) == {"full"}
     assert rows["error_rel"].max() < 1e-2
-
-
-@pytest.mark.parametrize("queries", [96, 40])
-def test_a_function_inside_partial_or_compile_is_known_too(queries: int) -> None:
-    q, k, v, dout = (x.transpose(1, 2) for x in tensors(queries=queries))
     block_mask = create_block_mask(prefix, 2, None, queries, 96, "cpu")
     inside = partial(scaled_dot_product_attention, is_causal=True)
     for how in ({"causal": True}, {}):

@@ -88,13 +88,6 @@ def test_a_record_is_a_run_and_against_a_baseline_made_of_it_only_a_worse_functi
     assert "2 passed" in said
 
 
-def test_without_options_the_portable_rules_hold(suite: Suite) -> None:
-    assert "2 passed" in suite(SUITE)
-    said = suite(SUITE.replace("is_causal=causal", "is_causal=False"))
-    assert "1 failed, 1 passed" in said
-    assert "times that of the kernel run once" in said or "logic" in said
-
-
 def test_a_suite_that_measures_nothing_does_not_import_torch(suite: Suite, pytester: pytest.Pytester) -> None:
     source = "import sys\n\n\ndef test_fast():\n    assert 'torch' not in sys.modules\n"
     assert "1 passed" in suite(source, "--accuracy-record=run", apart=True)
