@@ -1,7 +1,15 @@
-"""Attention as a stranger writes it, under any mask, bias, sink and cap, and the tensors that tests call it with."""
+"""Attention as a stranger writes it, under any mask, bias, sink and cap, the tensors that tests call it with, and what
+is said of a wrong one."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor
+
+import accuracy
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 HEADS = 4
@@ -55,3 +63,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = True, softmax_s
 def wrong(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = True, softmax_scale: float | None = None) -> Tensor:
     """Twice the gradient of v, and out a hundredth too large."""
     return attention(q, k, 2 * v - v.detach(), causal=causal, softmax_scale=softmax_scale) * 1.01
+
+
+def _fails(entry: Callable[..., object], says: str, /, *given: Any, **how: Any) -> str:
+    """What an assertion says, which must hold the pattern `says`."""
+    with pytest.raises(AssertionError, match=says) as caught:
+        entry(*given, **how)
+    return str(caught.value)
+
+
+refused = partial(_fails, accuracy.assert_close)
+inaccurate = partial(_fails, accuracy.assert_accurate)
