@@ -37,6 +37,9 @@ def test_facets_go_from_coarse_to_fine_and_a_label_names_what_varies_and_only_th
     assert {"bfloat16 · seqlen 2048 · torch_flash", "float16 · seqlen 1024 · eager"} <= set(labelled["facet"])
     side_by_side = run.results.assign(kernel=run.results["kernel"].mask(run.results["seed"] == 1, "eager"))
     assert {"zigzag · eager", "zigzag · torch_flash"} <= set(with_labels(side_by_side)["series"])
+    told = run.results.copy()  # by another word of the label
+    told.loc[told["seed"] == 1, ["inputs", "inputs_options"]] = ("peaked", "std=6.0")
+    assert {"bfloat16 · gaussian", "bfloat16 · peaked"} <= set(with_labels(told)["facet"])
 
 
 def test_a_cell_that_computes_coarser_inside_as_it_may_is_grey_and_any_other_is_marked() -> None:
