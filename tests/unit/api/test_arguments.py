@@ -68,6 +68,7 @@ OF_CASES: dict[str, tuple[Any, Callable[[Case], Any]]] = {
     "worldsize": (2, lambda case: None),
 }
 """By argument: a value that no entry has by default, and where a case has it."""
+SMALL = {"seqlen": 80, "heads": 4, "heads_kv": 2, "head_dim": 8}
 BESIDE = {"documents": {"seqlen": 96}, "heads_kv": {"heads": 4}, "heads": {"heads_kv": 3}}
 OF_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "measure": lambda **how: accuracy.measure(attention, **how),
@@ -105,7 +106,7 @@ def outcome(entry: str, argument: str) -> str:
     """`kept`, `refused`, or `dropped`."""
     value, where = OF_CASES[argument]
     with pytest.raises((ConfigError, Planned)) as found:
-        ENTRIES[entry](**{argument: value}, **BESIDE.get(argument, {}))
+        ENTRIES[entry](**SMALL | {argument: value} | BESIDE.get(argument, {}))
     if isinstance(found.value, ConfigError):
         return "refused" if "\n" not in str(found.value) else f"refused in several lines: {found.value}"
     (cases,) = found.value.args
