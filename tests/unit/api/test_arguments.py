@@ -2,7 +2,6 @@
 
 import random
 import re
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from accuracy.core.case import Case
 from accuracy.core.errors import OF_PROBLEM
 from accuracy.core.paths import PACKAGE
 from tests.processes import python
-
-SMALL = {"seqlen": 64, "heads": 4, "heads_kv": 2, "head_dim": 16, "device": "cpu"}
 
 
 def test_the_types_of_keywords_name_each_setting_of_the_problem() -> None:
@@ -71,6 +68,7 @@ OF_CASES: dict[str, tuple[Any, Callable[[Case], Any]]] = {
     "worldsize": (2, lambda case: None),
 }
 """By argument: a value that no entry has by default, and where a case has it."""
+SMALL = {"seqlen": 80, "heads": 4, "heads_kv": 2, "head_dim": 8}
 BESIDE = {"documents": {"seqlen": 96}, "heads_kv": {"heads": 4}, "heads": {"heads_kv": 3}}
 OF_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "measure": lambda **how: accuracy.measure(attention, **how),
@@ -108,17 +106,20 @@ def outcome(entry: str, argument: str) -> str:
     """`kept`, `refused`, or `dropped`."""
     value, where = OF_CASES[argument]
     with pytest.raises((ConfigError, Planned)) as found:
-        ENTRIES[entry](**{argument: value}, **BESIDE.get(argument, {}))
+        ENTRIES[entry](**SMALL | {argument: value} | BESIDE.get(argument, {}))
     if isinstance(found.value, ConfigError):
         return "refused" if "\n" not in str(found.value) else f"refused in several lines: {found.value}"
     (cases,) = found.value.args
     return "kept" if cases and all(where(case) == value for case in cases) else "dropped"
 
 
+def test_an_entry_that_forgets_a_mask_is_seen() -> None:
+    assert outcome("forgetful", "mask") == "dropped"
+
+
 @pytest.mark.parametrize("entry", [*ENTRIES][:-1])
 def test_no_entry_drops_an_argument_in_silence(entry: str, stress: bool, few_grids: None) -> None:
-    """That further grids keep what is given is in tests/unit/config/test_resolve.py."""
-    assert outcome("forgetful", "mask") == "dropped"
+    """That further grids keep what is given is in tests/unit/config/test_grid.py."""
     chosen = [*OF_CASES] if stress else [*random.Random(entry).sample([*OF_CASES], len(OF_CASES) // 12), "worldsize"]
     for argument in chosen:
         refused = argument == "worldsize" or (entry in OF_FUNCTIONS and argument in NEVER)
@@ -136,14 +137,3 @@ def test_bounds_use_what_they_are_given() -> None:
                   {"sinks": (0.5, 0.5)}, {"policy": "kernel"}, {"pieces": 4},
                   {"attn_mask": torch.eye(16)}, {"score_mod": lambda s, b, h, q, k: s + h * q}):  # fmt: skip
         assert not torch.equal(accuracy.bounds(q, k, v, **given)["out"].certain, usual), given
-
-
-def test_a_function_that_cannot_go_to_other_processes_is_refused_for_several_ranks(monkeypatch) -> None:
-    monkeypatch.undo()
-    held = threading.Lock()
-
-    def holding(q, k, v, *, causal, softmax_scale, group):
-        assert held
-
-    with pytest.raises(ConfigError, match="holding cannot go to the processes of its ranks"):
-        accuracy.measure(holding, world_size=2, **SMALL)

@@ -1,6 +1,7 @@
 """A mistake in a call is one line that says what is allowed, before any work and before a function is called."""
 
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -100,6 +101,12 @@ def with_sinks(q, k, v, *, causal, softmax_scale, s_aux):
     raise AssertionError("called")
 
 
+def holding() -> Any:
+    """A function that no other process can have."""
+    lock = threading.Lock()
+    return lambda q, k, v, *, causal, softmax_scale, group: lock
+
+
 def alibi(batch: int, heads: int, queries: int, keys: int) -> Tensor:
     return torch.zeros(heads, queries, keys)
 
@@ -142,6 +149,7 @@ OF_PROBLEMS: list[tuple[str, Callable[[], object]]] = [
     ("sinks is a tensor; give a number", lambda: mine(sinks=torch.zeros(4))),
     ("has no attention sinks", lambda: mine(sinks=0.5)), ("give sinks=", lambda: accuracy.measure(with_sinks, **SMALL)),
     ("did you mean mask", lambda: mine(is_causal=True)),
+    ("cannot go to the processes of its ranks", lambda: accuracy.measure(holding(), world_size=2, **SMALL)),
     (".", lambda: accuracy.drift([], "eager", **SMALL)), (".", lambda: accuracy.attribute(attention, "zigzag@2")),
     # masks
     (r"\(64, 60\)", lambda: under(torch.ones(64, 60))), ("raised", lambda: under(lambda x: x)),

@@ -63,21 +63,17 @@ def of(**where: Any) -> Mask:
 ALL_BAD = bad("dq", "dk", "dv")
 DROPPED: dict[str, Mask] = {  # rows that are not there
     "a tensor": bad("dq"),
-    "a tensor on 7 of 8 seeds": lambda rows: bad("dq")(rows) & (rows["seed"] > 0),
     "a tensor on the bad seed": bad("dv", seed=SEED),
     "a tensor of every variant": of(tensor="dq"),
     "the rows of all ranks": of(rank=table.ALL_RANKS),
-    "the rows of all ranks of the bad cell": bad("dq", rank=table.ALL_RANKS),
     "the rows of single ranks": lambda rows: rows["rank"] >= 0,
     "the worst rank": bad("dk", rank=RANK),
-    "the worst rank of every tensor": of(rank=RANK),
     "the worst rank on 7 of 8 seeds": lambda rows: bad("dk", rank=RANK)(rows) & (rows["seed"] > 0),
     "the bad seed": of(seed=SEED),
     "all seeds but one": lambda rows: rows["seed"] > 0,
     "a world size": of(world_size=4),
     "a variant": of(variant="ring"),
     "single device": of(variant="single_device"),
-    "every second row": lambda rows: rows.index % 2 == 1,
     "every row": lambda rows: rows.index >= 0,
     "all that is bad": ALL_BAD,
 }

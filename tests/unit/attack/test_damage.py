@@ -1,10 +1,15 @@
 """A damaged file is told in one line, or is measured again, or changes no number: never a traceback, never another
-number with exit status 0."""
+number with exit status 0. A command that is killed at any moment loses nothing: repeated, it gives what it would have
+given undisturbed."""
 
 import json
+import os
 import random
 import shutil
-from collections.abc import Callable
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +21,9 @@ from accuracy.cli import accept, check, publish, report
 from accuracy.measurement import provenance
 from accuracy.report import build
 from accuracy.results import storage
+from accuracy.results.run_table import read_baseline
 from tests.measuring import numbers
 from tests.sampling import seeds
-from tests.unit.attack.damages import damage
 from tests.unit.gate import made_up
 from tests.unit.gate.made_up import MadeUp
 from tests.unit.report.page_check import embedded
@@ -26,6 +31,64 @@ from tests.unit.report.page_check import embedded
 pytestmark = pytest.mark.xdist_group("damage")  # the files and what commands make of them are made once
 SMALL = MadeUp(variants=("single_device", "ring"), dtypes=("bfloat16",), sizes=(2,), seeds=(0, 1))
 RUN, BASELINE = Path("run"), Path("reports/made_up/some-gpu")
+
+
+SHAPES: list[Any] = [
+    None, [], {}, [[]], "", "x", True, 0, -1, 2.5, 10**400, float("nan"), "\x1b[31m\n\x00", ["a", 1, None],
+    {"a": {"b": [1]}}, "x" * 5000, "../..", [[[[]]]] * 3, "\ud800",
+]  # fmt: skip
+OTHERS = [b"", b"null", b"[]", b"{}", b"[" * 5000, b"9" * 400, b"NaN", b"\x00" * 64, b'"x"', b"PAR1PAR1", b"\xff\xfe"]
+
+
+def bits(content: bytes, draw: random.Random) -> bytes:
+    changed = bytearray(content)
+    for _ in range(draw.choice([1, 1, 2, 8])):
+        changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+    return bytes(changed)
+
+
+def some_bytes(content: bytes, draw: random.Random) -> bytes:
+    place, number = draw.randrange(len(content)), draw.choice([1, 4, 64])
+    return content[:place] + draw.randbytes(number) + content[place + number :]
+
+
+def _holders(node: Any, depth: int = 0) -> Iterator[tuple[int, Any, Any]]:
+    """Of every value of a document: its depth, what holds it, and its key there."""
+    for key in node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
+        yield depth, node, key
+        yield from _holders(node[key], depth + 1)
+
+
+def shape(content: bytes, draw: random.Random) -> bytes:
+    """One value of a JSON document, or of its last line, becomes something else, or its key goes."""
+    before, _, line = content.rstrip(b"\n").rpartition(b"\n") if not content.startswith(b"{\n") else (b"", b"", content)
+    node = json.loads(line)
+    found = list(_holders(node))
+    depth = draw.choice(sorted({each[0] for each in found}))
+    _, parent, key = draw.choice([each for each in found if each[0] == depth])
+    if draw.random() < 0.2:
+        del parent[key]
+    else:
+        parent[key] = draw.choice(SHAPES)
+    return before + (b"\n" if before else b"") + json.dumps(node).encode() + b"\n"
+
+
+WAYS: dict[str, Callable[[bytes, random.Random], bytes]] = {
+    "cut": lambda content, draw: content[: draw.randrange(len(content))],
+    "bits": bits, "bytes": some_bytes,
+    "other": lambda content, draw: draw.choice([*OTHERS, draw.randbytes(draw.randrange(200))]),
+    "shape": shape,
+}  # fmt: skip
+
+
+def damage(path: Path, draw: random.Random) -> str:
+    """The way that was drawn."""
+    names = (
+        [*WAYS, *["shape"] * 3] if path.suffix in (".json", ".jsonl") else [name for name in WAYS if name != "shape"]
+    )
+    way = draw.choice(names)
+    path.write_bytes(WAYS[way](path.read_bytes(), draw))
+    return way
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +184,94 @@ def test_a_damaged_file_is_told_or_changes_no_number(
     assert status != 2 or (err.count("\n") == 1 and err[:-1].isprintable()), said
     if status == 0:
         assert look(damaged) == undamaged[name], said
+
+
+EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree", "ctypes.dlsym", "os.scandir")
+MOST_EVENTS, MOST_SECONDS = 150, 2.0
+
+
+def killed(command: Callable[[], object], folder: Path, draw: random.Random) -> None:
+    """Run a command in a forked process, which has this one's modules, and kill it: at its nth access to a file below a
+    folder, or after some time."""
+    at = draw.randrange(1, MOST_EVENTS) if draw.random() < 0.7 else None
+    deadline = time.monotonic() + (60.0 if at else draw.uniform(0, MOST_SECONDS))
+    child = os.fork()
+    if child == 0:
+        _silently(command, (str(folder), "run", "outputs"), at)  # a command may name its folder as seen from there
+    while time.monotonic() < deadline:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def _silently(command: Callable[[], object], below: tuple[str, ...], at: int | None) -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    seen = 0
+
+    def count(event: str, given: tuple[object, ...]) -> None:
+        nonlocal seen
+        if event == "ctypes.dlsym" or (event in EVENTS and str(given[0]).startswith(below)):
+            seen += 1
+            if seen == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    if at is not None:
+        sys.addaudithook(count)
+    try:
+        command()
+    finally:
+        os._exit(0)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("seed", range(25))
+def test_a_killed_report_leaves_the_old_page_or_the_new_one(seed: int, tmp_path: Path) -> None:
+    page = made_up.write_run(tmp_path / RUN, SMALL) / "report.html"
+    assert report.main([str(page.parent)]) == 0
+    new = page.read_bytes()
+    page.write_bytes(b"old")
+    killed(lambda: report.main([str(page.parent)]), tmp_path, random.Random(f"report {seed}"))
+    assert page.read_bytes() in (b"old", new)
+    assert report.main([str(page.parent)]) == 0
+    assert page.read_bytes() == new
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("seed", range(25))
+def test_a_killed_check_or_accept_leaves_whole_files_and_says_the_same_again(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "write_report", lambda folder: None)
+    made_up.write_run(tmp_path / RUN, SMALL)
+    accepted(tmp_path, "first")
+
+    def said() -> tuple[object, str]:
+        capsys.readouterr()
+        return checked(tmp_path), capsys.readouterr().out
+
+    first, made, before = said(), files(tmp_path / "out"), files(tmp_path / BASELINE)
+    shutil.rmtree(tmp_path / "out")
+    killed(lambda: checked(tmp_path), tmp_path, random.Random(f"check {seed}"))
+    left = files(tmp_path / "out") if (tmp_path / "out").exists() else {}
+    assert all(made[name] == content for name, content in left.items() if not name.startswith("."))
+    assert said() == first
+    assert made.items() <= files(tmp_path / "out").items()
+    assert files(tmp_path / BASELINE) == before
+
+    rows = read_baseline(tmp_path / BASELINE).results
+    killed(lambda: accepted(tmp_path, "again"), tmp_path, random.Random(f"accept {seed}"))
+    reasons = [json.loads(line)["reason"] for line in (tmp_path / BASELINE / "history.jsonl").read_text().splitlines()]
+    assert reasons == ["first", "again"] or files(tmp_path / BASELINE) == before
+    pd.testing.assert_frame_equal(read_baseline(tmp_path / BASELINE).results, rows)
+    assert accepted(tmp_path, "after it") == 0
+    lines = (tmp_path / BASELINE / "history.jsonl").read_text().splitlines()
+    assert [json.loads(line)["reason"] for line in lines] == [*reasons, "after it"]
+    assert [path.name for path in (tmp_path / BASELINE).parent.iterdir()] == [BASELINE.name]

@@ -20,7 +20,6 @@ MISTAKES = {  # words, and what the line must contain
     # names
     "variant=rng": ("variant 'rng' is unknown; allowed: bpt, ", "did you mean ring?"),
     "world_sizes=2": ("key 'world_sizes' is unknown", "--help"),
-    "+problem.seqlens=2": ("problem key 'seqlens' is unknown", "did you mean seqlen?"),
     "variant.ring.forward=no.such": ("no.such cannot be loaded", "No module named 'no'"),
     "--verbose": ("unrecognized arguments: --verbose; write KEY=VALUE",),
     "--config-dir=nowhere": ("config directory '", "nowhere' not found"),

@@ -3,8 +3,6 @@
 A shape is measured as `diagnose` measures, on every distribution of inputs.
 """
 
-import random
-
 INPUTS = (
     "attention_sink", "gaussian", "heavy_channels", "index_value", "one_gradient", "one_value", "outliers", "peaked",
     "rising_maxima", "sum_loss", "tied", "uniform", "zero_query",
@@ -40,8 +38,3 @@ def overrides(shape: str, inputs: tuple[str, ...] = INPUTS) -> list[str]:
     """What is measured of a shape."""
     words = SHAPES[shape].split()
     return words if "~also" in words else [f"inputs=[{','.join(inputs)}]", "~also.trace", "~also.reruns", *words]
-
-
-def sample(count: int) -> list[str]:
-    """So many shapes beside the small problem itself, the same ones everywhere; a larger sample holds a smaller one."""
-    return random.Random(0).sample(sorted(SHAPES), min(count, len(SHAPES)))

@@ -1,5 +1,7 @@
-"""What a capture holds is what the model's attention took and returned; nothing else of the run changes."""
+"""What a capture holds is what the model's attention took and returned; nothing else of the run changes; and it is
+measured again under any variant, with every shape from the files."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,14 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
-from accuracy.core.recording import recorded
-from accuracy.live import judge
-from accuracy.verdict.label import NOT_MEASURED, ROUNDING
-from tests.unit.live import model as models
+from accuracy.config.read import problem_of
+from accuracy.core.case import Part
+from accuracy.core.recording import choose, facts_of, recorded
+from accuracy.inputs import captured, drawing
+from accuracy.results.table import read_results
+from tests.command_line import CommandLine, assert_one_line
 from tests.unit.live.model import stack
+from tests.unit.live.test_bad_input import facts, written
 
 
 def trained(model: nn.Module, x: Tensor | None = None) -> list[Tensor]:
@@ -107,16 +112,81 @@ def test_a_step_on_a_gpu_is_captured_and_healthy(tmp_path: Path, dtype: torch.dt
     assert found.healthy, found.sentence
 
 
-def test_documents_that_hold_nothing_are_left_out_and_those_of_fewer_tokens_are_not_judged(tmp_path: Path) -> None:
-    q, k, v = (torch.randn(1, 48, heads, 16) for heads in (4, 2, 2))
-    for name, borders, label in (("empty", [0, 20, 20, 48], ROUNDING), ("fewer", [0, 20, 40], NOT_MEASURED)):
-        with accuracy.capture(None, tmp_path / name, functions=[models.attend]):
-            models.attend(q, k, v, causal=True, scale=0.25, cu_seqlens=torch.tensor(borders))
-        assert judge.judge(tmp_path / name).label == label
+SHAPES = {"q": (1, 8, 2, 4), "k": (1, 8, 1, 4), "v": (1, 8, 1, 4), "dout": (1, 8, 2, 4)}
 
 
-def test_a_mask_of_keys_alone_is_judged_for_more_rows_than_the_reference_takes_at_once(tmp_path: Path) -> None:
-    q, k, v = (torch.randn(1, 1, 1100, 4) for _ in range(3))
-    with accuracy.capture(None, tmp_path):
-        functional.scaled_dot_product_attention(q, k, v, attn_mask=torch.arange(1100)[None, None, None] % 3 > 0)
-    assert judge.judge(tmp_path).healthy
+def call(folder: Path, mask: Tensor | None = None, **how: object) -> Path:
+    generator = torch.Generator().manual_seed(0)
+    dtype = torch.bfloat16
+    q, k, v = (torch.randn(1, heads, 24, 16, generator=generator, dtype=dtype).requires_grad_() for heads in (4, 2, 2))
+    with accuracy.capture(None, folder):
+        out = scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True, **how)  # type: ignore[arg-type]
+        out.backward(torch.randn(out.shape, generator=generator, dtype=dtype))
+    accuracy.capture.wait()
+    return folder
+
+
+def test_the_command_takes_every_shape_and_the_scale_from_the_files(tmp_path: Path, accuracy: CommandLine) -> None:
+    folder = call(tmp_path / "attention", is_causal=True, scale=0.3)
+    words = ("inputs=captured", f"inputs.captured.path={folder}", "variant=zigzag", "world_size=2", "report=false")
+    answer = accuracy(*words, "output_dir=run")
+    assert answer.status == 0, answer.err
+    rows = read_results(accuracy.folder / "run")
+    row = rows[rows["tensor"] == "out"].iloc[0]
+    of_problem = row[["batch", "seqlen", "heads", "heads_kv", "head_dim", "mask", "dtype", "softmax_scale"]]
+    assert [*of_problem] == [1, 24, 4, 2, 16, "causal", "bfloat16", 0.3]
+    assert set(rows["status"]) == {"ok"}
+
+
+def test_replay_of_a_layer_of_two_ranks_is_of_the_whole_sequence(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        written(tmp_path, facts(ranks=(0, 1), rank=rank, shapes=SHAPES, causal=True, sharding="zigzag"))
+    rows = accuracy.measure(
+        ["single_device", "ring"], world_size=[1, 2], inputs={"captured": {"path": str(tmp_path)}}, dtype="float64"
+    )
+    assert {*rows["seqlen"]} == {16}
+    assert rows["error_rel"].max() < 1e-14  # float64 of both
+    assert {*rows["inputs_options"]} == {f"layer=a@0,path={tmp_path}"}
+    part = Part("captured", captured.__name__, (("layer", "a@0"), ("path", str(tmp_path))))
+    problem = problem_of(choose(tmp_path, "a").problem)
+    assert drawing.draw(part, problem, 0)["q"].shape == (1, 16, 2, 4)
+
+
+def test_every_call_of_a_folder_is_an_axis_where_all_are_one_problem_with_gradients(accuracy: CommandLine) -> None:
+    folder = accuracy.folder / "trained"
+    words = ("inputs=captured", f"inputs.captured.path={folder}", "inputs.captured.layer=every", "variant=ring",
+             "world_size=2", "dry_run=true")  # fmt: skip
+    for step in (0, 10):
+        written(folder, facts(step=step, shapes=SHAPES, causal=True))
+    answer = accuracy(*words)
+    assert answer.status == 0, answer.err
+    assert len(re.findall(r"^\w{12}  ring .* world_size 2 ", answer.out, re.MULTILINE)) == 2
+    written(folder, facts(step=20, shapes=SHAPES))
+    assert_one_line(accuracy(*words), "a@20 is another problem than a@0; choose calls of equal shapes and masks")
+    for path in folder.iterdir():
+        path.unlink()
+    written(folder, facts())
+    assert_one_line(accuracy(*words), "a@0 in", "has no gradients, so no dout; capture a step with its backward")
+
+
+def test_a_mask_tensor_that_words_can_say_is_kept_as_words(tmp_path: Path) -> None:
+    distance = torch.arange(24)[:, None] - torch.arange(24)
+    for left, right, additive in ((24, 0, False), (5, 0, True), (4, 4, False)):
+        seen = (distance <= left) & (distance >= -right)
+        added = torch.zeros(24, 24, dtype=torch.bfloat16).masked_fill(~seen, torch.finfo(torch.bfloat16).min)
+        folder = call(tmp_path / str(left), (added if additive else seen)[None, None])
+        about, window = facts_of(next(folder.glob("*.safetensors"))), None if left == 24 else (left, right)
+        assert (about.mask, about.causal, about.window) == ("", right == 0, window)
+        assert choose(folder, "call.0").problem["window"] == (window and left)
+        assert accuracy.judge(folder).healthy
+
+
+def test_a_mask_that_no_words_say_stays_and_is_judged(tmp_path: Path) -> None:
+    seen = torch.ones(24, 24, dtype=torch.bool).tril()
+    seen[:, 3] = False
+    seen[3] = False  # a row that sees nothing
+    folder = call(tmp_path, seen[None, None])
+    assert facts_of(next(folder.glob("*.safetensors"))).mask == "seen"
+    assert accuracy.judge(folder).healthy
+    with pytest.raises(accuracy.ConfigError, match="has a mask tensor, which no problem says; judge it"):
+        accuracy.measure("ring", inputs={"captured": {"path": str(folder)}})

@@ -3,16 +3,20 @@ tensor."""
 
 import runpy
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
 from accuracy.cli import judge as command
 from accuracy.core.recording import recorded
 from accuracy.live.reduce import reduce
+from accuracy.verdict.label import NOT_MEASURED, ROUNDING
 from tests.slow.foreign import functions
 from tests.unit.live import model as small
 from tests.unit.live.model import Model, attend, step
@@ -100,13 +104,55 @@ def test_the_command_says_the_sentence_and_writes_a_page(tmp_path: Path, capsys:
     assert command.main([str(folder), "--layers", "*.0"]) == 0
 
 
-def test_what_has_dropout_is_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    x = torch.randn(1, 2, 8, 16)
-    with accuracy.capture(None, tmp_path):
-        torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
-    accuracy.capture.wait()
-    assert command.main([str(tmp_path)]) == command.NOTHING_MEASURED
-    assert "dropout 0.5 was on" in capsys.readouterr().out
+def packed(*borders: int) -> None:
+    q, k, v = (torch.randn(1, 48, heads, 16) for heads in (4, 2, 2))
+    attend(q, k, v, causal=True, scale=0.25, cu_seqlens=torch.tensor(borders))
+
+
+def dot_product(length: int = 24, **how: Any) -> None:
+    x = torch.randn(1, 2, length, 16, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    scaled_dot_product_attention(x, x, x, **how).sum().backward()
+
+
+def biased(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+    return (q @ k.mT * q.shape[-1] ** -0.5 + bias).softmax(-1) @ v
+
+
+def with_bias() -> None:
+    q, k, v = (torch.randn(2, 4, 24, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
+    biased(q, k, v, bias=q[0, 0] @ k[0, 0].mT)
+
+
+def compiled() -> nn.Module:
+    model = nn.Module()
+    model.compile(backend="eager")
+    return model
+
+
+HIDDEN = torch.zeros(24, 24).index_fill(0, torch.tensor([3]), torch.finfo(torch.float32).min)[None, None]
+CALLS: dict[str, tuple[Callable[[], Any], dict[str, Any], str, str]] = {  # a call, how it is captured, what is said
+    "documents that hold nothing are left out": (partial(packed, 0, 20, 20, 48), {"functions": [attend]}, ROUNDING, ""),
+    "documents of fewer tokens": (partial(packed, 0, 20, 40), {"functions": [attend]}, NOT_MEASURED, ""),
+    "a mask of keys alone is no window": (
+        partial(dot_product, attn_mask=(torch.arange(24) < 20)[None, None, None]), {}, ROUNDING, ""),
+    "a mask of keys alone and more rows than the reference takes at once": (
+        partial(dot_product, 1100, attn_mask=torch.arange(1100)[None, None, None] % 3 > 0), {}, ROUNDING, ""),
+    "a number hides every key of a query": (
+        partial(dot_product, attn_mask=HIDDEN), {}, NOT_MEASURED, "outweighs the scores"),
+    "dropout": (partial(dot_product, dropout_p=0.5), {}, NOT_MEASURED, "dropout 0.5 was on"),
+    "a bias by any usual name": (with_bias, {"functions": [biased], "layout": "bhsd"}, ROUNDING, ""),
+    "a bias of another layout": (with_bias, {"functions": [biased], "layout": "bshd"}, NOT_MEASURED, ""),
+    "a compiled model": (dot_product, {"model": compiled()}, ROUNDING, "ran it eager"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_is_judged_unless_it_cannot_be_which_is_said(name: str, tmp_path: Path) -> None:
+    call, how, label, words = CALLS[name]
+    with accuracy.capture(how.get("model"), tmp_path, **{key: how[key] for key in how if key != "model"}):
+        call()
+    found = accuracy.judge(tmp_path)
+    assert (found.label, words in found.sentence) == (label, True), found.sentence
 
 
 WRONG = {"eager_sees_one_later": "out", "eager_lse_to_base_2": "lse", "eager_lse_in_bfloat16": "lse"}

@@ -59,9 +59,9 @@ class Fault:
         return tuple(tensor for tensor in TENSORS if tensor not in may_be)
 
 
-def reported(schedule: Schedule, label: str, wrong: str) -> Fault:
+def reported(schedule: Schedule, label: str, wrong: str, *causes: str) -> Fault:
     """A fault of a public report, of which only what the report says is asked."""
-    return Fault(schedule, wrong, label, consequences=EVERYTHING)
+    return Fault(schedule, wrong, label, causes=causes, consequences=EVERYTHING)
 
 
 def changed(thing: Any, **methods: Callable[..., Any]) -> Any:

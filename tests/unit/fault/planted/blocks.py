@@ -92,16 +92,16 @@ PARTS = {
     # flash-attention aligned fewer queries than keys at the top left before 2.1; the schedule means the bottom right
     "causal_bottom_right": reported(
         on_rank(lambda rank: replace(rank, visibility=TopLeft(rank.causal)), *WAYS, schedule=llama3.SCHEDULE),
-        "logic", EVERYTHING,
+        "logic", EVERYTHING, "mask",
     ),
     # yunchang's FA3 wrapper: causal=False hard-coded, so future tokens leak, in forward and backward alike
     "diagonal_not_causal": reported(
-        each_block(lambda rank, source, block: Block(block.query, block.key, causal=False)), "logic", EVERYTHING
+        each_block(lambda rank, source, block: Block(block.query, block.key, causal=False)), "logic", EVERYTHING, "mask"
     ),
     # invented; the least there is: other ranks never see the last key of rank 0
     "dropped_key": reported(
         each_block(lambda rank, source, block: without_last_key(block) if source == 0 < rank.world.rank else block),
-        "logic", EVERYTHING,
+        "logic", EVERYTHING, "mask",
     ),
     "blocks_last_hop_missing": Fault(MISSING, EVERYTHING, causes=BLOCKS),
     "blocks_last_hop_missing_forward": Fault(MISSING, EVERYTHING, way="forward", causes=BLOCKS),

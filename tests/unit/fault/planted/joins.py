@@ -134,9 +134,12 @@ LEAST = {torch.bfloat16: 2**-10, torch.float16: 2**-13, torch.float32: 2**-20, t
 
 
 def least_of_dq(rank: Rank, name: str, found: Accumulator) -> Accumulator:
-    """dq's sum, times a factor."""
-    factor = 1 + LEAST[rank.dtype]
-    return changed(found, value=lambda self: Accumulator.value(self) * factor) if name == "dq" else found
+    """dq's sum, times a factor: of each block, as what `value` returns is what `add` adds to."""
+
+    def add(self: Accumulator, rows: slice, block: Tensor) -> None:
+        Accumulator.add(self, rows, block.to(self.dtype) * (1 + LEAST[rank.dtype]))
+
+    return changed(found, add=add) if name == "dq" else found
 
 
 def least_of_out(rank: Rank) -> Rank:
@@ -168,26 +171,27 @@ PARTS = {
     # ring-flash-attention's ring, zigzag and stripe backward with float32 inputs: gradients come in a buffer that every
     # step reuses, and `.to(float32)` of one that is float32 already is no copy; they are wrong by 0.4 to 4.8
     "accumulator_alias": reported(
-        summed(FLOAT32, lambda rank, name, found: changed(found, add=aliased)), "logic", GRADIENTS
+        summed(FLOAT32, lambda rank, name, found: changed(found, add=aliased)), "logic", GRADIENTS, "blocks"
     ),
-    "bpt_stale_buffer": reported(plugins.load(str(STALE)).SCHEDULE, "logic", GRADIENTS),  # ring-flash-attention #24
+    # ring-flash-attention #24
+    "bpt_stale_buffer": reported(plugins.load(str(STALE)).SCHEDULE, "logic", GRADIENTS, "blocks"),
     # TransformerEngine #821, lucidrains' ring attention: the error grows like the square root of the world size, and no
     # finer dtype of the inputs helps
     "bf16_grad_sum": reported(
-        rounding(dkv_accumulator="bfloat16", gradient_wire="bfloat16"), "precision_floor", "dk dv"
+        rounding(dkv_accumulator="bfloat16", gradient_wire="bfloat16"), "precision_floor", "dk dv", "cast"
     ),
     # no fault but the published ring, which must stay `rounding`: each block's out is rounded to 16 bits before the
     # merge; ring-flash-attention #42 and #22, flash-attention PR #2723: 1.06 to 1.19 times single device
     "bf16_partials": reported(ring.Ring(), "rounding", EVERYTHING),
     "both_empty": reported(merged_by(unguarded, HiddenBlocks()), "invalid", "out"),  # vLLM #39148, flashinfer #4051
     # flashinfer #4401: the true lse is lost to cancellation
-    "finite_mask_sentinel": reported(HiddenBlocks(empty_lse=-1e30), "logic", "lse"),
+    "finite_mask_sentinel": reported(HiddenBlocks(empty_lse=-1e30), "logic", "lse", "zero"),
     # projects with the merge of ring-flash-attention #34, by sigmoid and logsigmoid, that do not skip hidden blocks
     "masked_first_partial": reported(HiddenBlocks(), "invalid", "lse"),
     # EasyContext #14, ring-flash-attention #30 and #34, TransformerEngine #716
     "merge_overflow": reported(merged_by(overflowing), "invalid", "out lse"),
     # flash-attention PR #978: the +inf of flash-attention 2 outweighs every other partial
-    "plus_inf_empty_row": reported(merged_by(guarded, HiddenBlocks(empty_lse=torch.inf)), "logic", "out"),
+    "plus_inf_empty_row": reported(merged_by(guarded, HiddenBlocks(empty_lse=torch.inf)), "logic", "out", "merge"),
     "merge_swapped": Fault(merged_by(swapped), "out dq dk", causes=MERGE),
     "merge_lse_larger": Fault(with_lse(torch.maximum), EVERYTHING, causes=MERGE),
     "merge_lse_kept": Fault(with_lse(lambda lse, block_lse: lse.clone()), EVERYTHING, causes=MERGE),

@@ -204,12 +204,12 @@ PARTS = {
     # flash-attention 2's backward: 2.4e-3 where one key/value head a query head has 1.65e-3
     "gqa_head_sum": reported(on_kernel(backward=heads_rounded), "excess_rounding", "dk dv"),
     # pytorch #181645, sglang #40903, flashinfer #2113; merged as a natural one, which blocks of equal lse would hide
-    "lse_base_2": reported(of_lse(lambda lse: lse / math.log(2)), "logic", "out lse"),
+    "lse_base_2": reported(of_lse(lambda lse: lse / math.log(2)), "logic", "out lse", "merge"),
     # flash-attention 2.6's varlen lse, ring-flash-attention #44 and #46: (B, S, H) read as (B, H, S)
     "lse_other_layout": reported(
-        of_lse(lambda lse: lse.transpose(1, 2).contiguous().view(lse.shape)), "logic", "out lse"
+        of_lse(lambda lse: lse.transpose(1, 2).contiguous().view(lse.shape)), "logic", "out lse", "layout", "merge"
     ),
-    "lse_padded": reported(of_lse(padded_lse), "logic", "out lse"),  # yunchang #122
+    "lse_padded": reported(of_lse(padded_lse), "logic", "out lse", "merge"),  # yunchang #122
     # flash-attention PR #2721: the denominator has uncut weights, so with V = 1 out is a little below 1
     "normaliser_bias": reported(on_kernel(forward=cut_weights), "biased", "out"),
     # Qiu and Yao 2025, arXiv 2510.04212: where several weights are 1 and the values have one sign, a sum of two values

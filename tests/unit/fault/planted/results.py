@@ -96,9 +96,9 @@ ALONE = {"out": "out dq dk", "lse": "lse dq dk dv", "dq": "dq", "dk": "dk", "dv"
 """What is wrong where one tensor is."""
 PARTS = {
     # ring-flash-attention's ring_flash_attn.py, its PR #87: float16 and float32 runs have bfloat16 gradients
-    "hard_coded_bf16_dq": reported(result("dq", through(torch.bfloat16)), "precision_floor", "dq"),
+    "hard_coded_bf16_dq": reported(result("dq", through(torch.bfloat16)), "precision_floor", "dq", "cast"),
     # lucidrains' ring-attention-pytorch, commit 16fd91d: the sign of the exponent, sqrt(D) for 1 / sqrt(D)
-    "wrong_scale_forward": reported(with_scale(lambda rank, x: 1 / rank.scale, "forward"), "logic", "out lse"),
+    "wrong_scale_forward": reported(with_scale(lambda rank, x: 1 / rank.scale, "forward"), "logic", "out lse", "scale"),
     "cast_out": Fault(result("out", through(torch.bfloat16)), "out dq dk", causes=CAST),
     "cast_lse": Fault(result("lse", through(torch.float16)), "lse dq dk dv", causes=CAST),
     "cast_lse_saved": Fault(with_lse(through(torch.float16)), GRADIENTS, causes=CAST),
