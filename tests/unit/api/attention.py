@@ -56,7 +56,7 @@ def attend(
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = True, softmax_scale: float | None = None) -> Tensor:
-    """Of one device, without lse."""
+    """What `attend` returns as out, called as a kernel of one device is."""
     return attend(q, k, v, causal=causal, scale=softmax_scale)[0]
 
 
@@ -66,7 +66,7 @@ def wrong(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = True, softmax_scale
 
 
 def _fails(entry: Callable[..., object], says: str, /, *given: Any, **how: Any) -> str:
-    """What an assertion says, which must hold the pattern `says`."""
+    """Call an assertion that must fail, with a message that the pattern `says` matches; return the message."""
     with pytest.raises(AssertionError, match=says) as caught:
         entry(*given, **how)
     return str(caught.value)
