@@ -27,7 +27,7 @@ SWEEP = (1, 2, 4, 8, 16, 32, 64)
 KERNELS = {
     "flash_attn": ("flash_attn", {"deterministic": False}),
     "flash_attn_deterministic": ("flash_attn", {"deterministic": True}),
-    "torch_flash": ("torch_flash", {"deterministic": False}),
+    "torch_flash": ("in_torch:torch_flash", {"deterministic": False}),
     "triton_carry": ("triton.available:triton_carry", {}),
     "triton_split_backward": ("triton.available:triton_split_backward", {}),
     "triton_fused_backward": ("triton.available:triton_fused_backward", {}),
