@@ -52,7 +52,8 @@ j-th of n running sums is sqrt(j / n) of the whole where terms are independent, 
 of itself: 0.41 u sqrt(n / 2) in all. At 32 blocks, 2,048 keys, that is the 4 times above. Of each further block it is
 added in squares, with the 50% of a random walk: 24 times at 33,000 keys, where it is 16 if nothing else rounds. An
 error between what the 4 times and that allow is a fact, and no fault. Of dk and dv the terms are queries of all heads
-that share a key. In float32 no such sum is allowed: where that dtype is in the table, what is wrong in it is found.
+that share a key. out may be such a sum too, and so delta, dq and dk have what is made of it, independently. In float32
+no such sum is allowed: where that dtype is in the table, what is wrong in it is found.
 
 Without a finer dtype in the table, a ratio beyond 3 (1 + n) is no rounding either: n + 1 roundings that all push one
 way reach n + 1.
@@ -72,7 +73,6 @@ from accuracy.verdict.rule import factor
 
 BY_AUTOGRAD = ("flex_attention", "torch_math")
 GRADIENTS = ("dq", "dk", "dv")
-SUMMED = ("out", *GRADIENTS)
 OF_OUT = ("dq", "dk")  # what delta, and so the rounding of out, goes into
 EXACT = "float64"  # the reference's own dtype: a ratio of two errors of its size says nothing
 NOTHING_JOINED, ORTHOGONAL, WALK = 1.2, 1.1, 1.5
@@ -194,8 +194,11 @@ def _looser(evidence: Evidence, rows: Rows, limit: float) -> float:
 
 def _kept_in_16_bits(evidence: Evidence, least: np.ndarray) -> float:
     """How many times single device's error a long sum may have that a user's function keeps in 16 bits."""
-    further = inside.terms(evidence.key, evidence.tensor) / BLOCK - FEW_BLOCKS
-    if further <= 0 or not evidence.is_short or evidence.tensor not in SUMMED or not inside.is_foreign(evidence):
+    if not evidence.is_short or evidence.tensor not in ("out", "delta", *GRADIENTS) or not inside.is_foreign(evidence):
+        return 0.0
+    sums = (evidence.tensor, "out") if evidence.tensor in OF_OUT else (evidence.tensor,)
+    further = sum(max(0.0, inside.terms(evidence.key, each) / BLOCK - FEW_BLOCKS) for each in sums)
+    if not further:
         return 0.0
     walk = WALK * LEVEL * evidence.unit_roundoff * math.sqrt(further / 2)
     return math.hypot(FOREIGN_SHORT, walk / typical(least))
