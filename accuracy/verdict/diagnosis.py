@@ -57,7 +57,7 @@ def _facts(
     pattern = pattern_of(verdicts, results)
     reported = pattern["leads"]
     if reported == label.NOT_MEASURED:
-        return Facts(name, reported, **pattern)
+        return Facts(name, reported, unmeasured=gaps["unmeasured"], **pattern)
     unsteady = inside.with_mark(verdicts, inside.ORDER)
     pattern["unsteady"] = tuple(name for name in TENSORS if name in unsteady)
     options = results["options"].iloc[0]

@@ -45,9 +45,9 @@ def coarser_format(
     """(format, its mark in words) of the coarser format to which a tensor was rounded, or None.
 
     level: relative error over all ranks; bits: the most that a value needs (NaN: not recorded); ranks: relative
-    errors of the ranks; effective: the precision that the tensor could have had; struck: see `share_struck`; most
-    roundings that its error may be as large as. The marks: all values are exact in the format; or the error is as large
-    as one to ten roundings to it, on all ranks alike, and not in few elements.
+    errors of the ranks; effective: the precision that the tensor could have had; struck: see `share_struck`; most:
+    times the error of one rounding that it may be. The marks: all values are exact in the format; or the error is as
+    large as one to ten roundings to it, on all ranks alike, and not in few elements.
     """
     for form in sorted(FORMATS.values(), key=lambda form: form.precision):
         if form.precision >= form_of(effective).precision:

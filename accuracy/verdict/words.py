@@ -106,7 +106,8 @@ def diagnosis(facts: "Facts") -> str:
     """What is wrong, where, under which condition, and why; or how far a healthy variant is from the reference."""
     numbers, name, dtypes = facts.numbers, facts.variant, listed(facts.dtypes or [""])
     if facts.leads == label.NOT_MEASURED:
-        return f"{name} was not measured: {finding(facts.finding, numbers)}."
+        each = [f"{reason} in {listed(names)}" for reason, names in facts.unmeasured.items()]
+        return f"{name} was not measured: {'; '.join(each) if len(each) > 1 else finding(facts.finding, numbers)}."
     if facts.leads == label.ROUNDING:
         if facts.label == label.ONE_RANK:
             return f"{ONE_RANK_ONLY}: {_healthy(facts)} Set world_size=1 if one rank is meant."
