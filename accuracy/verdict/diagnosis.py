@@ -57,7 +57,7 @@ def _facts(
     pattern = pattern_of(verdicts, results)
     reported = pattern["leads"]
     if reported == label.NOT_MEASURED:
-        return Facts(name, reported, **pattern)
+        return Facts(name, reported, unmeasured=gaps["unmeasured"], **pattern)
     unsteady = inside.with_mark(verdicts, inside.ORDER)
     pattern["unsteady"] = tuple(name for name in TENSORS if name in unsteady)
     options = results["options"].iloc[0]
@@ -78,11 +78,15 @@ def _facts(
 
 def _kept_sum(verdicts: pd.DataFrame, results: pd.DataFrame) -> str:
     """Return that a user's function keeps a sum over keys in 16 bits, where lse proves it, or that out's error in 16
-    bits grows with the length and single device's does not, with its size at two lengths; else empty."""
+    bits grows with the length and single device's does not, or a tensor's by as much as `excess` allows such sums, with
+    its size at two lengths; else empty."""
     proven = any(each.get(inside.MARK) == inside.SUM_OF_KEYS for each in verdicts["numbers"])
-    rows = results[(results["tensor"] == "out") & (results["rank"] == ALL_RANKS) & (results["inputs"] == INDEPENDENT)]
+    far = inside.with_mark(verdicts, inside.WALK)
+    tensor = next((name for name in TENSORS if name in far and not proven), "out")
+    rows = results[(results["tensor"] == tensor) & (results["rank"] == ALL_RANKS) & (results["inputs"] == INDEPENDENT)]
     rows = rows[(rows["status"] == OK) & rows["options"].map(fields.is_foreign)]
-    rows = rows[proven | ((rows["seqlen"] >= LONG) & (rows["seqlen_q"] == rows["seqlen"]))]
+    equal = (rows["seqlen_q"] == rows["seqlen"]) | (tensor in far)
+    rows = rows[proven | ((rows["seqlen"] >= LONG) & equal)]
     rows = rows[rows["dtype"].map(lambda name: DTYPES[name].bytes) == 2]
     times = times_single_device(rows).groupby([rows["dtype"], rows["seqlen"]]).max()
     for dtype, of_length in times.groupby(level=0):
@@ -93,7 +97,7 @@ def _kept_sum(verdicts: pd.DataFrame, results: pd.DataFrame) -> str:
                 f"{plain(size)} times single device's at {count(length, 'token')}" for (_, length), size in ends.items()
             ]
             size = f"{', '.join(dict.fromkeys(told))}, in {dtype}"
-            return (KEPT_SUM if proven else GROWS).format(size)
+            return KEPT_SUM.format(size) if proven else GROWS.format(tensor, size)
     return ""
 
 

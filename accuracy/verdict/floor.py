@@ -22,6 +22,10 @@ LEVEL = 0.41
 """Relative error (Frobenius) of rounding once to nearest, in unit roundoffs: the root mean square of a uniform error,
 1 / sqrt(3), over a mantissa spread like 1/x; measured floors are 0.40 to 0.42 u."""
 WITHIN = 4.0  # from a quarter of that level (partials average) to four times (a few of them add)
+WITHIN_GRADIENT = WITHIN * math.sqrt(3)
+"""Of a user's gradients, whose kernel in 16 bits rounds dS, the out of delta, and the result: three roundings add in
+squares, 0.71 u. `accuracy.verdict.rule.excess` allows a user's function four times single device's error in a case of
+16 bits, and so much it has in a case of float32 too where it computes in 16 bits: 2.8 u."""
 WITHIN_EXACT = 16.0  # where every value is exact in the format, more roundings may have added up
 SPREAD = 4.0  # rounding strikes all ranks alike; bugs localise
 STRUCK = 0.25  # of the elements at least: a cast strikes all of a tensor, alike in units of each
@@ -36,14 +40,14 @@ def share_struck(rows: pd.DataFrame) -> pd.Series:
 
 
 def coarser_format(
-    level: float, bits: float, ranks: np.ndarray, effective: str, struck: float = 1.0
+    level: float, bits: float, ranks: np.ndarray, effective: str, struck: float = 1.0, most: float = WITHIN
 ) -> tuple[str, str] | None:
     """(format, its mark in words) of the coarser format to which a tensor was rounded, or None.
 
     level: relative error over all ranks; bits: the most that a value needs (NaN: not recorded); ranks: relative
-    errors of the ranks; effective: the precision that the tensor could have had; struck: see `share_struck`. The marks:
-    all values are exact in the format; or the error is as large as one to ten roundings to it, on all ranks alike, and
-    not in few elements.
+    errors of the ranks; effective: the precision that the tensor could have had; struck: see `share_struck`; most:
+    times the error of one rounding that it may be. The marks: all values are exact in the format; or the error is as
+    large as one to ten roundings to it, on all ranks alike, and not in few elements.
     """
     for form in sorted(FORMATS.values(), key=lambda form: form.precision):
         if form.precision >= form_of(effective).precision:
@@ -52,7 +56,7 @@ def coarser_format(
         if not math.isnan(bits) and 0 < bits <= form.precision and level <= WITHIN_EXACT * expected:
             return form.name, f"every value is exact in {form.name}"
         spread = struck >= STRUCK and (not len(ranks) or ranks.max() <= SPREAD * ranks.min())
-        if spread and expected / WITHIN <= level <= expected * WITHIN:
+        if spread and expected / WITHIN <= level <= expected * most:
             return form.name, f"the error is {level / form.unit_roundoff:.2g} unit roundoffs of {form.name}"
     return None
 

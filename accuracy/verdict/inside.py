@@ -38,6 +38,7 @@ LSE, WEIGHTS, SCORES = "lse", "weights", "scores"  # lse stored in float32; equa
 ORDER = "order"  # sums in another order from call to call
 SUM_OF_KEYS = "sum"  # a softmax's sum that is kept in 16 bits
 SUMS = "sums"  # float32 sums that a tensor core cuts off
+WALK = "walk"  # a gradient, or out, whose sum over blocks is kept in 16 bits
 PRODUCTS = {  # what a user's function was found to compute in (`accuracy.core.dtype.ARITHMETIC`), in words
     "tf32": "float32 in TF32, as tensor cores do (operands rounded to 10 bits behind the point)",
     "tf32_cut": "float32 in TF32, as tensor cores do (operands cut off to 10 bits behind the point)",
@@ -125,9 +126,13 @@ def _stored_in_float32(evidence: "Evidence", dtype: str) -> bool:
 def cut_off(setting: Mapping[str, Any], tensor: str) -> float:
     """By how much sums in float32 shrink at most where a tensor core cuts off what does not fit, after each step, or of
     each operand beyond the second part."""
+    return max(terms(setting, tensor) / TERMS_A_STEP, THREE_PRODUCTS) * FORMATS[FORMAT].unit_roundoff
+
+
+def terms(setting: Mapping[str, Any], tensor: str) -> float:
+    """Of how many terms a tensor's values are sums: keys, and of dk and dv queries of all heads that share a key."""
     of_queries = float(setting["seqlen_q"]) * float(setting["heads"]) / float(setting["heads_kv"])
-    terms = of_queries if tensor in ("dk", "dv") else float(setting["seqlen"])
-    return max(terms / TERMS_A_STEP, THREE_PRODUCTS) * FORMATS[FORMAT].unit_roundoff
+    return of_queries if tensor in ("dk", "dv") else float(setting["seqlen"])
 
 
 def _within(evidence: "Evidence", rung: "Rung", coarse: "Rung | None") -> bool:

@@ -27,7 +27,7 @@ CHANGES = {
 }
 TIED = ", but for a bias on tied inputs, where equal values round alike in 16 bits (weights, or heads' dk and dv)"
 KEPT_SUM = "; the sum over keys is kept in 16 bits, whose error grows with the length: that of out is {}"
-GROWS = "; the error of out grows with the length, as that of sums which are kept in 16 bits does: {}"
+GROWS = "; the error of {} grows with the length, as that of sums which are kept in 16 bits does: {}"
 WINDOWS = {"behind": "on either side of a query's own", "keys": "that a query sees, its own among them"}
 _RUNS = ", in {runs:.0f} runs, on ranks {ranks}"
 FINDINGS = {  # by the kind of a finding, with its numbers, its tensor and its dtype
@@ -59,6 +59,7 @@ FINDINGS = {  # by the kind of a finding, with its numbers, its tensor and its d
     "excess": "{x_single_device:.3g} times single device's error over {seeds:.0f} seeds; explained: {limit:.3g}",
     "element": "the largest error is {x_single_device_max:.3g} times single device's (allowed: {allowed:g})",
     "rank": "{x_single_device_rank:.3g} times single device's error on rank {rank:.0f} (allowed there: {allowed:.3g})",
+    "kept_sum": "{x_single_device:.3g} times single device's error, as a long sum in 16 bits has, which is permitted",
     label.ROUNDING: "{x_single_device:.3g} times single device's error",
     label.NOT_MEASURED: "{reason}",
 }
@@ -105,7 +106,8 @@ def diagnosis(facts: "Facts") -> str:
     """What is wrong, where, under which condition, and why; or how far a healthy variant is from the reference."""
     numbers, name, dtypes = facts.numbers, facts.variant, listed(facts.dtypes or [""])
     if facts.leads == label.NOT_MEASURED:
-        return f"{name} was not measured: {finding(facts.finding, numbers)}."
+        each = [f"{reason} in {listed(names)}" for reason, names in facts.unmeasured.items()]
+        return f"{name} was not measured: {'; '.join(each) if len(each) > 1 else finding(facts.finding, numbers)}."
     if facts.leads == label.ROUNDING:
         if facts.label == label.ONE_RANK:
             return f"{ONE_RANK_ONLY}: {_healthy(facts)} Set world_size=1 if one rank is meant."

@@ -47,6 +47,14 @@ one: as much more than at a = 1. Weights of 33,000 keys are below float16's leas
 own ratio on one rank is the measure, where that is in the table: times what merges explain. In float32, and for lse, it
 may add in any order: 64 terms one after another are sqrt 64 times as far as in a tree.
 
+A sum in 16 bits grows with its length: autograd adds what each block of 64 keys gives to dq in the case's dtype. The
+j-th of n running sums is sqrt(j / n) of the whole where terms are independent, and rounding it once moves it by 0.41 u
+of itself: 0.41 u sqrt(n / 2) in all. At 32 blocks, 2,048 keys, that is the 4 times above. Of each further block it is
+added in squares, with the 50% of a random walk: 24 times at 33,000 keys, where it is 16 if nothing else rounds. An
+error between what the 4 times and that allow is a fact, and no fault. Of dk and dv the terms are queries of all heads
+that share a key. out may be such a sum too, and so delta, dq and dk have what is made of it, independently. In float32
+no such sum is allowed: where that dtype is in the table, what is wrong in it is found.
+
 Without a finer dtype in the table, a ratio beyond 3 (1 + n) is no rounding either: n + 1 roundings that all push one
 way reach n + 1.
 """
@@ -59,7 +67,7 @@ from accuracy.core.dtype import REFERENCE_ERROR, form_of
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, Evidence, times_single_device
 from accuracy.verdict.floor import LEVEL
-from accuracy.verdict.label import EXCESS_ROUNDING, LOGIC, Finding
+from accuracy.verdict.label import EXCESS_ROUNDING, LOGIC, PRECISION_FLOOR, Finding
 from accuracy.verdict.rows import Rows, largest, present, typical
 from accuracy.verdict.rule import factor
 
@@ -72,6 +80,7 @@ LARGEST, ONE_RANK = 5.0, 3.0
 COHERENT = 3.0
 DEVIATIONS = 5.0
 FOREIGN_SHORT, FOREIGN = 4.0, 8.0
+BLOCK, FEW_BLOCKS = 64, 32  # keys of a block; blocks whose sum in 16 bits is as far off as `FOREIGN_SHORT` allows
 ONE_WAY = 2.0  # four operands that lose digits all one way are 4 times as far off as one, which is twice as in squares
 
 
@@ -79,6 +88,7 @@ def excess(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
     if evidence.effective == EXACT:
         return None
+    fact = None
     for name, rows, ranks in evidence.by_inputs:
         cancelled = cancellation(evidence, name, rows)
         if np.isnan(cancelled).any() or inside.scores(evidence, evidence.rungs[evidence.dtype][name]):
@@ -89,6 +99,8 @@ def excess(evidence: Evidence) -> Finding | None:
         limit = typical(explained(evidence, rows, cancelled) / least) * _margin(evidence, len(rows), beyond)
         looser = _looser(evidence, rows, limit / beyond)
         limit *= looser
+        walk = max(1.0, _kept_in_16_bits(evidence, least) / limit)
+        within, limit, looser = limit, limit * walk, looser * walk
         numbers: dict[str, float | str] = {"x_single_device": ratio, "limit": limit, "inputs": name}
         if len(evidence.rungs) == 1 and ratio > max(limit, COHERENT * (1 + evidence.merges)):
             return Finding(LOGIC, "coherent", numbers | {"roundings": float(evidence.merges + 1)})
@@ -96,7 +108,9 @@ def excess(evidence: Evidence) -> Finding | None:
             return Finding(EXCESS_ROUNDING, "excess", numbers | {"seeds": float(len(rows))})
         if finding := _outlier(evidence, name, rows, ranks, looser, numbers):
             return finding
-    return None
+        if ratio > within:
+            fact = fact or Finding(PRECISION_FLOOR, "kept_sum", numbers | {inside.MARK: inside.WALK})
+    return fact
 
 
 def cancellation(evidence: Evidence, inputs: str, rows: Rows) -> np.ndarray:
@@ -176,6 +190,18 @@ def _looser(evidence: Evidence, rows: Rows, limit: float) -> float:
         of_scores = max(1.0, math.sqrt((spread**2 + spread**4) / 2))
     one_way = ONE_WAY if evidence.effective == "tf32_cut" else 1.0
     return max(1.0, FOREIGN_SHORT * one_way * of_scores * _of_small_weights(evidence) / limit)
+
+
+def _kept_in_16_bits(evidence: Evidence, least: np.ndarray) -> float:
+    """How many times single device's error a long sum may have that a user's function keeps in 16 bits."""
+    if not evidence.is_short or evidence.tensor not in ("out", "delta", *GRADIENTS) or not inside.is_foreign(evidence):
+        return 0.0
+    sums = (evidence.tensor, "out") if evidence.tensor in OF_OUT else (evidence.tensor,)
+    further = sum(max(0.0, inside.terms(evidence.key, each) / BLOCK - FEW_BLOCKS) for each in sums)
+    if not further:
+        return 0.0
+    walk = WALK * LEVEL * evidence.unit_roundoff * math.sqrt(further / 2)
+    return math.hypot(FOREIGN_SHORT, walk / typical(least))
 
 
 def _of_small_weights(evidence: Evidence) -> float:

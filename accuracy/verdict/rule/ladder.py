@@ -41,10 +41,10 @@ from accuracy.core.dtype import EXACT_IN, FORMATS, Format, form_of, rounding_ban
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, TIMES_QUANTISED, Evidence
-from accuracy.verdict.floor import LEVEL, STRUCK, Rung, coarser_format
+from accuracy.verdict.floor import LEVEL, STRUCK, WITHIN, WITHIN_GRADIENT, Rung, coarser_format
 from accuracy.verdict.label import LOGIC, PRECISION_FLOOR, Finding, Numbers
 from accuracy.verdict.rows import Rows, typical
-from accuracy.verdict.rule.excess import FOREIGN_SHORT, cancellation, condition_of_scores
+from accuracy.verdict.rule.excess import FOREIGN_SHORT, GRADIENTS, cancellation, condition_of_scores
 
 TIMES_SINGLE_DEVICE = 30.0
 LEAST_SLOPE = 0.5
@@ -68,7 +68,7 @@ def ladder(evidence: Evidence) -> Finding | None:
             return finding
         numbers: dict[str, float | str] = {"error_rel": rung.level, "inputs": name}
         numbers |= {} if slope is None else {"slope": slope}
-        if found := coarser_format(rung.level, rung.bits, ranks["error_rel"], evidence.effective, rung.struck):
+        if found := _coarser(evidence, rung, evidence.effective, ranks["error_rel"]):
             numbers |= {"floor": found[0], "mark": found[1]}
             return Finding(PRECISION_FLOOR, "floor", numbers)
         if rung.struck >= STRUCK:
@@ -141,15 +141,22 @@ def _fault_of_finer(evidence: Evidence, name: str, rung: Rung) -> Finding | None
     return None
 
 
+def _coarser(evidence: Evidence, rung: Rung, effective: str, ranks: np.ndarray | None = None) -> tuple[str, str] | None:
+    """The coarser format whose mark an error bears, as `coarser_format` has it. ranks: those of each rank, if known."""
+    most = WITHIN_GRADIENT if evidence.tensor in GRADIENTS and inside.is_foreign(evidence) else WITHIN
+    each = np.empty(0) if ranks is None else ranks
+    return coarser_format(rung.level, rung.bits, each, effective, rung.struck, most)
+
+
 def _is_of_format(evidence: Evidence, dtype: str, name: str) -> bool:
     """Whether a dtype's error bears the mark of a coarser format on these inputs, or on Gaussian ones and is here no
     larger than that format's rounding, to first order single device's error in as many larger units."""
     effective = evidence.effective_in(dtype)
     rungs = evidence.rungs[dtype]
     here, gaussian = rungs[name], rungs.get(INDEPENDENT)
-    if coarser_format(here.level, here.bits, np.empty(0), effective, here.struck) is not None:
+    if _coarser(evidence, here, effective) is not None:
         return True
-    found = gaussian and coarser_format(gaussian.level, gaussian.bits, np.empty(0), effective, gaussian.struck)
+    found = gaussian and _coarser(evidence, gaussian, effective)
     if not found or not evidence.single_device_has_digits(dtype):
         return False
     units = FORMATS[found[0]].unit_roundoff / form_of(effective).unit_roundoff

@@ -148,3 +148,26 @@ def test_an_error_that_grows_with_the_length_is_a_fact() -> None:
         name: "grows with the length" in accuracy.diagnose(each).sentence for name, each in rows.groupby("variant")
     }
     assert grows == {"short": True, "healthy": False}
+
+
+def test_dq_of_many_blocks_in_16_bits_is_a_fact_and_a_lost_or_shrunken_block_is_a_bug() -> None:
+    """Autograd adds dq of 516 blocks of keys in bfloat16."""
+
+    def in_blocks(q, k, v, causal, softmax_scale, lost=0, shrunk=1.0):
+        dtype, query = q.dtype, q.transpose(1, 2)
+        total, out = 0.0, 0.0
+        for start in range(0, k.shape[1] - lost, 64):
+            keys, values = (x[:, start : start + 64].transpose(1, 2).float() for x in (k, v))
+            weights = (query.float() @ keys.mT * softmax_scale).exp()
+            total, out = total * shrunk + weights.sum(-1, keepdim=True), out * shrunk + weights @ values
+        return (out / total).transpose(1, 2).to(dtype)
+
+    planted = {"lost": {"lost": 64}, "shrunk": {"shrunk": 0.999}, "factor": {}, "healthy": {}}
+    functions = {name: partial(in_blocks, **how) for name, how in planted.items()}
+    functions["factor"] = lambda q, k, v, causal, softmax_scale: in_blocks(q, k, v, causal, 1.01 * softmax_scale)
+    few = {"seqlen": 33024, "seqlen_q": 16, "mask": "full", "heads": 2, "heads_kv": 1, "head_dim": 32}
+    rows = accuracy.measure(functions, **few, dtype="bfloat16", world_size=1, seed=0, device="cpu")
+    found = {name: accuracy.diagnose(each) for name, each in rows.groupby("variant")}
+    assert {name: each.is_bug for name, each in found.items()} == {name: name != "healthy" for name in planted}
+    dq = found["healthy"].verdicts.set_index("tensor").loc["dq"]
+    assert dq["finding"] == "kept_sum"

@@ -65,6 +65,13 @@ def explained(tensor: str, hypothesis: str, residual: float = 1e-15, **changes: 
     return content | changes
 
 
+def label(results: pd.DataFrame, tensor: str, dtype: str, size: int = 4) -> str:
+    """The label of one tensor in one dtype, at one number of ranks."""
+    found = verdicts(results)
+    mine = found[(found["tensor"] == tensor) & (found["dtype"] == dtype) & (found["world_size"] == size)]
+    return str(mine["label"].iloc[0])
+
+
 def facts_of(
     results: pd.DataFrame, hypotheses: Sequence[dict[str, Any]] = (), steps: Sequence[dict[str, Any]] = ()
 ) -> Facts:

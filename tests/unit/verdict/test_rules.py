@@ -20,14 +20,7 @@ from accuracy.verdict.rule.excess import BY_AUTOGRAD
 from accuracy.verdict.verdict import verdicts
 from tests import planting
 from tests.measuring import measure
-from tests.unit.verdict.synthetic import DTYPES, bend, facts_of, healthy, row, rows
-
-
-def label(results: pd.DataFrame, tensor: str, dtype: str, size: int = 4) -> str:
-    found = verdicts(results)
-    mine = found[(found["tensor"] == tensor) & (found["dtype"] == dtype) & (found["world_size"] == size)]
-    return str(mine["label"].iloc[0])
-
+from tests.unit.verdict.synthetic import DTYPES, bend, facts_of, healthy, label, row, rows
 
 BIASED_OUT = {"error_bias": lambda old: old * 0 - 0.3 * 1.32 * 0.41 * 2.0**-8}
 CAST = {"error_rel": 1.6e-3, "error_rms": 1.6e-3, "floor_mean": 0.8 * 0.41 * 2.0**-24}
@@ -148,18 +141,6 @@ def test_a_rank_that_happens_to_repeat_in_a_case_that_does_not_is_no_leak() -> N
     assert label(bend(leak, dq | {"rank": (2, -1)}, repeats_differ=3.0), "dq", "float32") == "nondeterministic"
 
 
-def test_a_function_that_computes_in_tf32_whatever_comes_is_held_to_that_in_float64() -> None:
-    """Values beyond the bound of float64 are none then; a factor that TF32 does not make is a fault."""
-    table = healthy().assign(options="arithmetic=tf32,fn=mine.py:attend")
-    fine = {"dtype": ("float32", "float64"), "tensor": ("out", "dq", "dk", "dv", "delta")}
-    rounds = bend(table, fine, error_rel=3e-4, error_rms=3e-4, significand_bits=24.0)
-    rounds = bend(rounds, fine | {"dtype": "float64"}, beyond=7.0, error_max=1e-3)
-    assert {*verdicts(rounds).query("tensor != 'lse'")["label"]} == {"rounding"}
-    exact = bend(rounds, {"dtype": "float32", "tensor": "out"}, error_rel=1e-7, error_rms=1e-7)
-    for wrong in (bend(rounds, fine, error_gain=0.01, error_gain_se=1e-6), exact):
-        assert label(wrong, "out", "float64") in ("logic", "precision_floor")
-
-
 def test_a_leak_is_said_of_the_dtypes_that_show_it_and_of_none_without_numbers() -> None:
     """Of a kernel that takes 16 bits alone, in bfloat16 alone: both were run again."""
     table = healthy(dtypes=("bfloat16", "float16")).assign(future_differs=0.0, repeats_differ=0.0)
@@ -218,19 +199,6 @@ def test_what_a_tensor_inherits_is_no_excess_of_its_own() -> None:
     callers = {path.stem for path in (PACKAGE / "kernel").glob("*.py") if call in path.read_text()}
     of_torch = {name for name, part in in_torch.PARTS.items() if call in inspect.getsource(part.KERNEL)}
     assert callers - {"in_torch"} | of_torch == {*BY_AUTOGRAD}
-
-
-def test_scores_rounded_to_16_bits_are_no_bug_of_a_user_s_function_and_more_is() -> None:
-    """On peaked inputs, of condition 27, once is 0.41 u times that, above the band; this package's kernels keep scores
-    in float32, and Gaussian inputs excuse nothing."""
-
-    def of_scores(times: float, options: str = "fn=mine.py:attend", inputs: str = "peaked") -> str:
-        error = times * LEVEL * 2.0**-8 * 27
-        peaked = rows("out", ("bfloat16",), inputs=inputs, error_rel=error, condition_softmax=27.0, options=options)
-        return label(pd.DataFrame(peaked), "out", "bfloat16")
-
-    assert [of_scores(times) for times in (1.0, 3.9, 4.1)] == ["rounding", "rounding", "logic"]
-    assert (of_scores(3.9, options=""), of_scores(3.9, inputs="gaussian")) == ("logic", "logic")
 
 
 @pytest.fixture(autouse=True)
