@@ -32,15 +32,6 @@ def test_paths_of_the_same_kernel_calls_are_equal(a: str, b: str) -> None:
     assert labels(a, b) == ["equal", "equal"]
 
 
-@pytest.mark.parametrize(("a", "b"), [
-    ("decode/splits:4", "decode/splits:5"), ("decode/page:8", "decode"),
-    ("decode_context_parallel@4", "decode_context_parallel/reduce_dtype:accumulate/lse_base:two@4"),
-])  # fmt: skip
-def test_another_split_merge_or_reduction_is_seen_and_is_rounding(a: str, b: str) -> None:
-    assert "within" in (found := labels(f"{a}+eager", f"{b}+eager"))
-    assert "beyond" not in found
-
-
 def test_pages_and_parts_at_once_are_refused() -> None:
     with pytest.raises(ConfigError, match="page=8 with splits=2"):
         measure(*CPU, "path_a=decode/page:8/splits:2")
