@@ -114,6 +114,7 @@ def summed(q, k, v, causal, softmax_scale, lost=0):
     return (weights @ v).transpose(1, 2).to(dtype), top[..., 0] + total.log()
 
 
+@pytest.mark.parametrize("few_grids", [("explain",)], indirect=True)
 def test_a_sum_over_keys_in_16_bits_is_a_fact_with_a_size_and_one_without_a_key_is_a_bug(few_grids: None) -> None:
     def short(q, k, v, *, causal, softmax_scale):
         return summed(q, k, v, causal, softmax_scale)
