@@ -1,6 +1,5 @@
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from accuracy.cli import USAGE_ERROR
@@ -52,13 +51,3 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.
     rows = table.read(tmp_path)
     assert set(rows["case_id"]) == set(begun)
     assert rows["x_single_device"].notna().all()
-
-
-def test_lean_tables_get_their_ratios_back(tmp_path: Path) -> None:
-    assert command.main([*STACK, f"output_dir={tmp_path}"]) == 0
-    whole, ratios = pd.read_parquet(tmp_path / "results"), ["x_exact", "x_single_device"]
-    assert not {*ratios} & {*pd.read_parquet(tmp_path / table.FILE)}
-    whole = whole.sort_values(["case_id", "tensor", "rank"], kind="stable", ignore_index=True)
-    numbers = [*ratios, "error_rel", "diff_rel", "value"]
-    # each number is off by 2^-16 of it at most, a ratio by twice that
-    pd.testing.assert_frame_equal(table.read(tmp_path)[numbers], whole[numbers], rtol=2**-14.99, atol=0)
