@@ -133,17 +133,3 @@ def test_a_fault_of_a_format_s_size_is_no_arithmetic_and_one_beside_tf32_is_foun
     assert found.label == LOGIC
     assert "out" in {*found.verdicts.loc[found.verdicts["label"] == LOGIC, "tensor"]}
     assert product is tf32 or not found.results["options"].str.contains("arithmetic").any()
-
-
-def test_keys_that_are_counted_twice_are_no_arithmetic(few_grids: None) -> None:
-    """exp(s - lse) of scores near 2,000: of a few rows of `copied` the error is that of splitting into 16-bit parts."""
-
-    def counted(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
-        q, k, v = heads_first(q, *(torch.cat([x[:, :8], x], 1) for x in (k, v)), q.dtype)
-        scores = q @ k.mT * softmax_scale
-        return ((scores - scores.logsumexp(-1, keepdim=True)).exp() @ v).transpose(1, 2)
-
-    how = {**SMALL, "dtype": ["float32", "float64"], "mask": "full"}
-    found = accuracy.diagnose(counted, **how)
-    assert found.label == LOGIC
-    assert not found.results["options"].str.contains("arithmetic").any()

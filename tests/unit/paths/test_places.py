@@ -88,16 +88,6 @@ def test_another_split_merge_or_order_is_named(a: str, b: str, place: str) -> No
     assert found["path_a"].iloc[0].startswith(a.partition("@")[0].removesuffix("+eager"))
 
 
-def test_transformer_engine_s_ring_is_zigzag_in_other_places() -> None:
-    mine = "zigzag/dq_accumulator:input/dkv_accumulator:input/gradient_wire:input@3+eager"  # places enough as they are
-    found = accuracy.attribute(mine, "te_p2p@3+eager", **{**SMALL, "seqlen": 36})
-    assert "schedule" not in set(found["place"])
-    assert (found["left"] == 0).all()
-    shortest = found.drop_duplicates("tensor").set_index("tensor")["shortest"]
-    assert shortest["lse"] == "forward.merge"
-    assert shortest["out"] == "forward.merge, forward.out_accumulator"
-
-
 def test_what_has_no_places_says_so() -> None:
     assert accuracy.attribute("ring@2+eager", "ring@2+eager", **SMALL).empty
     with pytest.raises(accuracy.ConfigError, match="is a function, which has no places"):

@@ -16,7 +16,6 @@ from accuracy.verdict.verdict import verdicts
 from tests import planting
 from tests.measuring import measure as measure_case
 from tests.unit.fault import measure, rates
-from tests.unit.fault.planted import PARTS
 from tests.unit.verdict.synthetic import facts_of
 
 QUANTISING = sorted(set(POLICIES) - {"none"})
@@ -44,21 +43,6 @@ def test_a_healthy_policy_is_not_accused(policy: str, variant: str, inputs: str)
     found = alarms(policy, variant, inputs)
     assert found.combinations >= 20
     assert found.alarms.empty, found.alarms[["variant", "dtype", "tensor", "sentence"]].to_string()
-
-
-FAULTS = ("shard_dkv_shifted", "shard_dq_reversed", "diagonal_not_causal", "heads_modulo_backward")
-
-
-@pytest.mark.stress(1)
-@pytest.mark.parametrize("policy", ["fp8_tensor", "sage"])
-def test_a_fault_of_a_ring_on_low_precision_is_logic(policy: str) -> None:
-    """Gradients of another rank's keys, keys seen too early, heads mixed up: several times the rounding of 4 bits.
-    No finer dtype shows them better, as the kernel rounds alike in all."""
-    words = ("inputs=gaussian", "dtype=[bfloat16,float32]", "world_size=4", "problem.heads=4", "problem.heads_kv=2")
-    _, found = judged(FAULTS, policy, *words)
-    for name in FAULTS:
-        labels = found[found["variant"] == name].groupby("tensor")["label"].agg(set)
-        assert any(LOGIC in labels[tensor] for tensor in PARTS[name].expected if tensor != "lse"), (name, labels)
 
 
 def of_te_p2p(*words: str, folders: tuple[Path, ...] = ()) -> Facts:
