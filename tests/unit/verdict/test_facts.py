@@ -169,6 +169,10 @@ def test_what_was_not_tried_and_what_failed_is_named() -> None:
     assert (cases, first.split(",")[0], reason) == (2, "seqlen=7", "ValueError: got 7")
     found = facts_of(with_rows(healthy(), *(failed[0] | {"case_id": f"{n}"} for n in range(9))))
     assert (found.label, found.is_bug, found.failed, found.cases) == (HARDLY_CHECKED, False, 9, 17)
+    refused = [each | {"dtype": "float32", "reason": "RuntimeError: only 16 bits"} for each in failed]
+    assert facts_of(with_rows(healthy(dtypes=("bfloat16",)), *refused)).unmeasured == {
+        refused[0]["reason"]: ("float32",)
+    }
     wrote = failed[0] | {"reason": "rank 0: RuntimeError: the variant wrote to its inputs"}
     found = facts_of(pd.DataFrame([wrote]))
     assert (found.label, found.finding, found.numbers["wrote"]) == ("invalid", "wrote", "wrote to its inputs")
