@@ -5,7 +5,6 @@
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from accuracy.core.quantisation import POLICIES
@@ -24,15 +23,11 @@ INPUTS = ("attention_sink", "index_value", "one_gradient", "one_value", "outlier
 SMALL = ("also=null", "problem.seqlen=64", "problem.heads=2", "problem.heads_kv=1", "seed=0")
 
 
-def judged(names: tuple[str, ...], policy: str, *words: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    results = measure.results(names, "kernel=quantised", f"kernel.quantised.policy={policy}", *SMALL, *words)
-    return results, verdicts(results)
-
-
 def alarms(policy: str, variant: str, inputs: str) -> rates.FalseAlarms:
-    names, dtypes = (variant, "single_device"), "dtype=[bfloat16,float64,float8_e4m3]"
-    results, found = judged(names, policy, f"inputs=[gaussian,{inputs}]", dtypes)
-    return rates.false_alarms(names, found, results)
+    names, kernel = (variant, "single_device"), ("kernel=quantised", f"kernel.quantised.policy={policy}")
+    words = f"inputs=[gaussian,{inputs}]", "dtype=[bfloat16,float64,float8_e4m3]"
+    results = measure.results(names, *kernel, *SMALL, *words)
+    return rates.false_alarms(names, verdicts(results), results)
 
 
 @pytest.mark.stress(5)
