@@ -14,7 +14,7 @@ from accuracy.core import fields
 from accuracy.results import table
 from tests.command_line import TINY, CommandLine
 from tests.measuring import composed
-from tests.processes import python
+from tests.processes import launched
 from tests.slow.foreign import ring
 
 pytestmark = pytest.mark.xdist_group("foreign")
@@ -27,7 +27,7 @@ def test_by_the_assertion_and_the_fixture(accuracy_gate: Callable[..., Any]) -> 
     with pytest.raises(AssertionError, match=r"bfloat16, 3 ranks"):
         accuracy.assert_accurate(ring.wrong_from_three_ranks_on, **SMALL)
     with pytest.raises(BaseException, match=r"bfloat16 W=3"):
-        accuracy_gate(ring.wrong_from_three_ranks_on, seeds=[0, 1], **SMALL)
+        accuracy_gate(ring.wrong_from_three_ranks_on, seeds=[0, 1], world_size=3, **SMALL)
 
 
 @pytest.mark.stress(2, "words")
@@ -56,21 +56,20 @@ failed = found.results[(found.results["status"] == "failed") & ~found.results["d
 refused = any("mask=full" in each and "head_dim=8" in each for each in found.evidence)
 print(f"<{found.label} {len(failed)} {refused}>", flush=True)
 """
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
 def test_what_a_function_refuses_is_asked_by_the_caller_s_processes_too(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(PICKY)
-    done = python(*TORCHRUN, "script.py", folder=tmp_path)
-    assert re.findall(r"<(\w+) (\w+) (.*?)>", done.stdout) == [("rounding", "0", "True")] * 2, done
+    for rank in launched(2, "script.py", folder=tmp_path):
+        assert re.findall(r"<(\w+) (\w+) (.*?)>", rank.stdout) == [("rounding", "0", "True")], rank
 
 
-def test_under_torchrun_the_command_line_asks_what_a_ring_takes(tmp_path: Path) -> None:
+def test_launched_the_command_line_asks_what_a_ring_takes(tmp_path: Path) -> None:
     words = ("experiment=diagnose", "variant=callable", "variant.fn=tests.slow.foreign.ring.picky", "world_size=2")
     left_out = (f"~also.{name}" for name in composed("experiment=diagnose")["also"] if name != "shape_one")
     more = ("device=cpu", "dtype=bfloat16", "problem.mask=causal", "report=false")
-    done = python(*TORCHRUN, "-m", "accuracy", *words, *left_out, *more, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done, other = launched(2, "-m", "accuracy", *words, *left_out, *more, folder=tmp_path)
+    assert (done.returncode, other.returncode) == (0, 0), done.stderr
     assert re.search("Not taken, so not asked: .*head_dim=8", done.stdout), done.stdout
 
 
