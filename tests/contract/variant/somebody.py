@@ -27,6 +27,11 @@ def bhsd(q: Tensor, k: Tensor, v: Tensor, **how):
     return out.transpose(1, 2), lse
 
 
+def sbhd(q: Tensor, k: Tensor, v: Tensor, **how):
+    out, lse = contiguous(*(x.transpose(0, 1) for x in (q, k, v)), **how)
+    return out.transpose(0, 1), lse
+
+
 def with_its_own_scale(q: Tensor, k: Tensor, v: Tensor, causal: bool, group: dist.ProcessGroup):
     return bhsd(q, k, v, causal=causal, softmax_scale=q.shape[-1] ** -0.5, group=group)
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.xdist_group("packages")  # they share the pool
 SOMEBODY, VARLEN = (Path(__file__).with_name(f"{name}.py") for name in ("somebody", "strangers_varlen"))
 LAYOUTS = {
     "contiguous": "bshd", "bhsd": "bhsd", "with_its_own_scale": "bhsd", "kvpacked": "kvpacked",
-    "qkvpacked": "qkvpacked", "varlen": "thd", "in_the_default_group": "bshd", "without_lse": "bshd",
+    "qkvpacked": "qkvpacked", "sbhd": "sbhd", "varlen": "thd", "in_the_default_group": "bshd", "without_lse": "bshd",
 }  # fmt: skip
 
 

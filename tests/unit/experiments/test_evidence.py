@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from experiments import evidence
+from experiments.blocks import changed
 from experiments.evidence import Run, account, folder_of, measure, publish_finished, runs
 
 ROOT = Path(__file__).parents[3]
@@ -57,3 +58,19 @@ def test_every_page_of_generated_numbers_has_a_run_whose_table_is_published() ->
     assert [run.place for run in runs() if not (ROOT / "reports" / run.place).exists()] == []
     generated = {path.parent.name for path in (ROOT / "experiments").glob("*/tables.py")}
     assert not generated - {run.place.partition("/")[0] for run in runs()}
+
+
+def test_each_number_of_a_block_that_differs_from_a_commit_is_a_line(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "experiments/mine").mkdir(parents=True)
+    pages = [tmp_path / "experiments/mine/README.md", tmp_path / "experiments/FINDINGS.md", tmp_path / "README.md"]
+    texts = ["<!-- table: a -->1.25 of 1,000 times, 3e-9<!-- end --> <!-- table: b -->2<!-- end -->", "None.", "None."]
+    for page, text in zip(pages, texts, strict=True):
+        page.write_text(text)
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *words], check=True)
+    assert list(changed(tmp_path, "HEAD")) == []
+    pages[0].write_text("<!-- table: a -->1.50 of 1,000 times, 2e-9<!-- end --> <!-- table: c -->2<!-- end -->")
+    pages[2].write_text("<!-- table: mine.a -->1.50 of 1,000 times, 2e-9<!-- end -->")
+    numbers = ["mine.a: 1.25 -> 1.50 (+20.00%)", "mine.a: 3e-9 -> 2e-9 (-33.33%)"]
+    assert list(changed(tmp_path, "HEAD")) == [*numbers, "mine.b: is gone", "mine.c: is new"]

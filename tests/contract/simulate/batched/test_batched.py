@@ -8,6 +8,7 @@ import torch
 
 from accuracy.execute.dispatch import measure
 from accuracy.execute.plan import plan
+from accuracy.kernel.block import flash_fold
 from accuracy.simulate import batched, program
 from accuracy.simulate.batched import batched_of, fold, llama3, ring
 from accuracy.simulate.program import build_kernel, simulate
@@ -182,3 +183,16 @@ def test_gpu_kernels_fold_without_changing_a_bit(kernel: str, heads: int, keys: 
             built = built.of_items(1) if hasattr(built, "of_items") else built
             most = max(most, built.foldable("backward", size - 1, *shards[0][:2]))
     assert most > 1
+
+
+@pytest.mark.gpu
+def test_gpu_calls_that_flash_attn_would_cut_otherwise_differ_and_are_not_folded(monkeypatch) -> None:
+    """What `flash_fold` holds back is held back for a reason: all calls as one change bits, which flash_attn sees."""
+    pytest.importorskip("flash_attn", reason="needs attention-accuracy[flash]")
+    shape = ("problem.seqlen=3584", "problem.heads=16", "problem.heads_kv=16", "problem.head_dim=128")
+    grid = ("variant=ring", "world_size=7", "problem.mask=full", "dtype=bfloat16", "device=cuda", "kernel=flash_attn")
+    ((case, shards),) = cases(*shape, "problem.batch=1", *grid)
+    assert differing(case, shards) == []
+    monkeypatch.setattr(flash_fold, "backward_calls", lambda calls, *how: [calls])
+    with pytest.warns(UserWarning, match="flash-attn's backward of .* has other bits when folded"):
+        assert differing(case, shards) == []
