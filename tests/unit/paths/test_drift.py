@@ -145,17 +145,33 @@ ALL, FORWARD = {"out", "lse", "dq", "dk", "dv"}, {"out", "lse"}
 EQUAL = (
     ("ulysses@4", "te_a2a@4", ALL), ("zigzag@1", "single_device", ALL),
     ("zigzag/out_accumulator:input/merge:rescaled@3", "te_p2p@3", FORWARD),
-    ("ring@3", "usp/ulysses_ranks:1/ring:contiguous@3", ALL), ("decode", "chunked_prefill/chunk:1", FORWARD),
-    ("chunked_prefill/chunk:96", "single_device@1", FORWARD),
-    ("prefix_cache/prefix:48", "chunked_prefill/chunk:48", FORWARD), ("decode/page:96", "decode", FORWARD),
-    ("decode_context_parallel@1", "single_device@1", FORWARD), ("split_kv/splits:1@1", "single_device@1", FORWARD),
-    ("prefix_cache/prefix:48/wire:float8_e5m2", "chunked_prefill/chunk:48/wire:float8_e5m2", FORWARD),
+    ("ring@3", "usp/ulysses_ranks:1/ring:contiguous@3", ALL),
 )  # fmt: skip
 
 
 def test_paths_of_the_same_calls_and_roundings_have_equal_bits() -> None:
-    """Whatever the products of a machine: they get the same operands in the same shapes. Inference too: a cache and its
-    steps change no bit of prefill of the same tokens."""
+    """Whatever the products of a machine: they get the same operands in the same shapes."""
     for a, b, tensors in EQUAL:
         labels = compared(f"path_a={a}+eager", f"path_b={b}+eager", "problem.heads_kv=4")["label"]
         assert {name for name, label in labels.items() if label == "equal"} >= tensors, (a, b)
+
+
+OUT, SHORTER = ("out", "lse", "dk", "dv"), {"seqlen": 1024, "head_dim": 64, "heads": 8}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("path", "other", "sizes", "equal"), [
+    ("single_device", "ulysses@2", {"seqlen": 2048, "head_dim": 128, "heads": 16}, True),
+    ("single_device", "ulysses@2", {"seqlen": 2048, "head_dim": 128, "heads": 8}, False),
+    *((path, "decode", SHORTER, True) for path in ("llama3_zigzag@2", "llama3_zigzag@64", "te_all_gather@8")),
+])  # fmt: skip
+def test_flash_attn_s_bits_are_those_of_heads_that_fill_an_h200_and_of_gathered_keys_decoding_s(
+    path: str, other: str, sizes: dict[str, int], equal: bool
+) -> None:
+    """132 multiprocessors: of 16 heads two ranks have 256 blocks of 64 queries each, of 8 they have 128, below 211, and
+    keys are cut. A call cuts the keys up to its last query into as many parts of 256 as decoding does."""
+    words = [f"problem.{name}={size}" for name, size in (sizes | {"batch": 1, "heads_kv": sizes["heads"]}).items()]
+    paths = (f"path_a={path}+flash_attn", f"path_b={other}+flash_attn")
+    found = pairs(measure("device=cuda", "dtype=bfloat16", *paths, *words))
+    found = found[(found["rank"] == -1) & found["tensor"].isin(OUT) & (found["label"] != "")]
+    assert {*(found["label"] == "equal")} == {equal}
