@@ -78,7 +78,7 @@ def comparable(rows: pd.DataFrame, world: str = "") -> pd.DataFrame:
 
 def few_grids(*more: str) -> Callable[..., Any]:
     """What takes the place of `resolve.with_given`, so that of a diagnosis' further grids these are left."""
-    whole, kept = resolve.with_given, {"seeds", "probes", "peaked", "tied", "reruns", "explain", *more}
+    whole, kept = resolve.with_given, {"seeds", "probes", "peaked", "tied", "reruns", *more}
 
     def fewer(config: dict[str, Any], given: Any) -> Any:
         also = {name: grid for name, grid in (config.get("also") or {}).items() if name in kept}

@@ -8,10 +8,8 @@ measured it, and why it has no numbers is left out.
 """
 
 import hashlib
-import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -23,64 +21,43 @@ SCHEDULES = (
     "te_all_gather,te_a2a,decode_context_parallel"
 )
 LEFT_OUT = ("case_id", "experiment", "code", "reason", "seconds", "peak_bytes", "device")  # fmt: skip
-FAULTS = ("wrong_scale", "doubled_gradient", "dropped_block")
+PLANTED = ",".join(f"tests.golden.ring.{name}" for name in ("wrong_scale", "doubled_gradient", "dropped_block"))
+EXPERIMENTS: dict[str, dict[str, tuple[str, ...]]] = {  # by name, the words of each run by its folder
+    "schedules": {"": (f"variant=[{SCHEDULES}]", "dtype=[bfloat16,float16,float32,float64]", "world_size=[1,2,4,8]",
+                       "inputs=[gaussian,peaked]", "unusable=record", *SMALL)},
+    "package": {"": ("variant=[torch_context_parallel_allgather,transformer_engine_p2p]", "dtype=[bfloat16,float32]",
+                     "world_size=[1,2]", "unusable=record", *SMALL)},
+    "function": {"": ("variant=callable", "variant.fn=tests.golden.ring.ring", "dtype=[bfloat16,float32]",
+                      "world_size=[1,2,3]", *SMALL)},
+    "eight_bits": {"": ("variant=[single_device,ring]", "kernel=quantised", "dtype=[bfloat16,float8_e4m3]",
+                        "world_size=[1,4]", "unusable=record", *SMALL)},
+    "paths": {"": ("path_a=[ring@4,te_p2p@4]", "path_b=[single_device,split_kv]", "dtype=[bfloat16,float32]", *SMALL)},
+    "diagnose": {
+        "healthy": ("experiment=diagnose", "variant=ring"),
+        "planted": ("experiment=diagnose", "variant=callable", f"variant.fn=[{PLANTED}]", "world_size=[1,2]",
+                    "also=null", "dtype=[float64,float32]", "reruns.explain=true", *SMALL, "problem.seqlen=40"),
+    },
+    "captured": {"run": ("inputs=captured", "variant=[ring,single_device]", "world_size=[1,2]")},
+    "gate": {"": ("experiment=regression", "seed=[0,1]", *SMALL, "unusable=record")},
+}  # fmt: skip
 
 
-def command(folder: Path, *words: str, environment: dict[str, str] | None = None) -> None:
-    """Run `accuracy` on the CPU, in one process."""
-    word = [sys.executable, "-m", "accuracy", *words, f"output_dir={folder}", "report=false", "device=cpu", "workers=1"]
-    done = subprocess.run(word, capture_output=True, text=True, env=os.environ | (environment or {}), cwd=ROOT)
+def run(*words: str) -> None:
+    """Run a Python command of this checkout."""
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT)
     if done.returncode not in (0, 3, 5):
-        raise SystemExit(f"{' '.join(word)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+        raise SystemExit(f"{' '.join(words)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
 
 
-def schedules(folder: Path) -> None:
-    command(folder, f"variant=[{SCHEDULES}]", "dtype=[bfloat16,float16,float32,float64]", "world_size=[1,2,4,8]",
-            "inputs=[gaussian,peaked]", "unusable=record", *SMALL)  # fmt: skip
-
-
-def package(folder: Path) -> None:
-    command(folder, "variant=[torch_context_parallel_allgather,transformer_engine_p2p]", "dtype=[bfloat16,float32]",
-            "world_size=[1,2]", "unusable=record", *SMALL)  # fmt: skip
-
-
-def function(folder: Path) -> None:
-    command(folder, "variant=callable", "variant.fn=tests.golden.ring.ring", "dtype=[bfloat16,float32]",
-            "world_size=[1,2,3]", *SMALL)  # fmt: skip
-
-
-def eight_bits(folder: Path) -> None:
-    command(folder, "variant=[single_device,ring]", "kernel=quantised", "dtype=[bfloat16,float8_e4m3]",
-            "world_size=[1,4]", "unusable=record", *SMALL)  # fmt: skip
-
-
-def paths(folder: Path) -> None:
-    command(folder, "path_a=[ring@4,te_p2p@4]", "path_b=[single_device,split_kv]", "dtype=[bfloat16,float32]", *SMALL)
-
-
-def diagnose(folder: Path) -> None:
-    command(folder / "healthy", "experiment=diagnose", "variant=ring")
-    planted = ",".join(f"tests.golden.ring.{name}" for name in FAULTS)
-    command(folder / "planted", "experiment=diagnose", "variant=callable", f"variant.fn=[{planted}]",
-            "world_size=[1,2]", "also=null", "dtype=[float64,float32]", "reruns.explain=true",
-            *SMALL, "problem.seqlen=40")  # fmt: skip
-
-
-def captured(folder: Path) -> None:
-    """A run on what a small model captured, and its judgement."""
-    script = "from tests.golden.model import capture; capture(__import__('sys').argv[1])"
-    subprocess.run([sys.executable, "-c", script, str(folder / "capture")], check=True, cwd=ROOT)
-    command(folder / "run", "inputs=captured", f"inputs.captured.path={folder / 'capture'}",
-            "variant=[ring,single_device]", "world_size=[1,2]")  # fmt: skip
-
-
-def gate(folder: Path) -> None:
-    command(folder, "experiment=regression", "seed=[0,1]", *SMALL, "unusable=record")
-
-
-EXPERIMENTS: tuple[Callable[[Path], None], ...] = (
-    schedules, package, function, eight_bits, paths, diagnose, captured, gate,
-)  # fmt: skip
+def measure(name: str, folder: Path) -> None:
+    """Run an experiment's commands on the CPU, in one process; `captured` on what a small model captured and judged."""
+    own: tuple[str, ...] = ()
+    if name == "captured":
+        run("-c", f"from tests.golden.model import capture; capture({str(folder / 'capture')!r})")
+        own = (f"inputs.captured.path={folder / 'capture'}",)
+    for place, words in EXPERIMENTS[name].items():
+        how = (f"output_dir={folder / place}", "report=false", "device=cpu", "workers=1")
+        run("-m", "accuracy", *words, *own, *how)
 
 
 def table(folder: Path) -> pd.DataFrame:
@@ -109,15 +86,15 @@ def digest(rows: pd.DataFrame) -> str:
 
 def main(folder: str, other: str = "") -> None:
     here = Path(folder)
-    for each in EXPERIMENTS:
-        place = here / each.__name__
+    for name in EXPERIMENTS:
+        place = here / name
         place.mkdir(parents=True, exist_ok=True)
-        each(place)
+        measure(name, place)
         rows = table(place)
-        rows.to_csv(here / f"{each.__name__}.csv", index=False)
-        print(f"{each.__name__} {len(rows)} {digest(rows)}", flush=True)
+        rows.to_csv(here / f"{name}.csv", index=False)
+        print(f"{name} {len(rows)} {digest(rows)}", flush=True)
         if other:
-            print(difference(rows, pd.read_csv(Path(other) / f"{each.__name__}.csv", dtype=str).fillna("")), flush=True)
+            print(difference(rows, pd.read_csv(Path(other) / f"{name}.csv", dtype=str).fillna("")), flush=True)
 
 
 def difference(rows: pd.DataFrame, before: pd.DataFrame) -> str:

@@ -3,8 +3,6 @@
 Of TransformerEngine's merge that is so where it runs as written (merge=rescaled_twice), on CPUs.
 """
 
-from pathlib import Path
-
 import pytest
 
 from accuracy.core.case import Case
@@ -16,7 +14,6 @@ pytestmark = pytest.mark.xdist_group("packages")
 SAME_BITS = ("ring_flash_attn", "torch_context_parallel_all", "yunchang_ring", "yunchang_zigzag", "yunchang_stripe",
              "yunchang_hybrid", "transformer_engine")  # fmt: skip
 VARIANTS = [name for name in OURS if name.startswith(SAME_BITS)]
-RING_FLASH_ATTN = [name for name in VARIANTS if name.startswith("ring_flash_attn")]
 LLAMA3, GATHER, P2P = "ring_flash_attn_llama3", "transformer_engine_all_gather", "transformer_engine_p2p"
 EVERYTHING = {"out", "lse", "dq", "dk", "dv"}
 CAST_DQ = ("ring_flash_attn_ring", "ring_flash_attn_llama3_ring", "yunchang_ring")  # to bfloat16, whatever comes
@@ -83,23 +80,3 @@ def test_a_schedule_that_rounds_elsewhere_has_other_bits(pool: RealRanks, varian
     for slip, (ours, changes, moved) in PLANTED.items():
         if ours == OURS[variant]:
             assert moved <= differing(pool, case_of(variant, *words), case_of(ours, *words, *changes)), slip
-
-
-UNFUSED = Path(__file__).with_name("unfused.py")
-SHARDINGS = {"ring": "contiguous", "zigzag": "zigzag", "striped": "striped"}
-
-
-def unfused(variant: str, *words: str) -> Case:
-    function, sharding = variant.removeprefix("ring_flash_attn_"), SHARDINGS.get(OURS[variant], "contiguous")
-    return case_of("callable", f"variant.fn={UNFUSED}:{function}", f"variant.sharding={sharding}", *words)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("kernel", ["flash_attn", "eager"])
-@pytest.mark.parametrize("variant", RING_FLASH_ATTN)
-def test_on_gpus_our_schedule_has_the_package_s_bits(gpus: RealRanks, variant: str, kernel: str) -> None:
-    pytest.importorskip("flash_attn")
-    for size in gpus.sizes:
-        words = "device=cuda", f"kernel={kernel}", "dtype=bfloat16", f"world_size={size}"
-        found = differing(gpus, unfused(variant, *words), case_of(OURS[variant], *words))
-        assert not found & comparable(variant, "bfloat16", size), size

@@ -5,21 +5,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tests.golden.ring import Gather
+from tests.unit.api.attention import attend
 
 
 def contiguous(q, k, v, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup | None = None):
     """q (B, S/W, H, D) -> out (B, S/W, H, D), lse (B, H, S/W); group None: alone."""
     if group is not None:
         k, v = (Gather.apply(x, group) for x in (k, v))
-    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], dim=2) for x in (k, v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
-    if causal:
-        first = 0 if group is None else dist.get_rank(group) * q.shape[1]
-        rows = torch.arange(first, first + q.shape[1])
-        scores = scores.masked_fill(torch.arange(k.shape[1]) > rows[:, None], -torch.inf)
-    lse = scores.logsumexp(-1)
-    lse = lse if q.dtype == torch.float64 else lse.float()
-    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v), lse
+    first = 0 if group is None else dist.get_rank(group) * q.shape[1]
+    seen = torch.arange(k.shape[1]) <= torch.arange(first, first + q.shape[1])[:, None]
+    out, lse = attend(q, k, v, scale=softmax_scale, bias=seen if causal else None, wide=q.dtype)
+    return out, lse if q.dtype == torch.float64 else lse.float()
 
 
 def without_lse(q: Tensor, k: Tensor, v: Tensor, **how):

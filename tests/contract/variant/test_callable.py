@@ -14,6 +14,7 @@ from accuracy.verdict.label import BUGS
 from tests.contract.variant import strangers_varlen
 from tests.measuring import TINY, configuration, pipeline, refused
 from tests.real_ranks import RealRanks
+from tests.unit.api.attention import attend
 
 pytestmark = pytest.mark.xdist_group("packages")  # they share the pool
 SOMEBODY, VARLEN = (Path(__file__).with_name(f"{name}.py") for name in ("somebody", "strangers_varlen"))
@@ -82,13 +83,10 @@ def test_a_mistake_stops_in_one_line() -> None:
 def told(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any, softcap: float = 0.0,
          window_size: tuple[int, int] = (-1, -1)) -> Tensor:  # fmt: skip
     """A stranger's, with flash-attn's words for a soft cap and a window."""
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
-    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
+    left, right = (side if side >= 0 else k.shape[1] for side in window_size)
     ahead = torch.arange(k.shape[1]) - torch.arange(q.shape[1])[:, None]
-    hidden = (ahead > 0) & causal
-    hidden |= (window_size[0] >= 0) & (ahead < -window_size[0])
-    hidden |= (window_size[1] >= 0) & (ahead > window_size[1])
-    return torch.einsum("bhqk,bkhd->bqhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
+    seen = (ahead >= -left) & (ahead <= (0 if causal else right))
+    return attend(q, k, v, scale=softmax_scale, softcap=softcap, bias=seen, wide=q.dtype)[0]
 
 
 def window_is_short(*tensors: Tensor, window_size: tuple[int, int] = (-1, -1), **how: Any) -> Tensor:

@@ -226,7 +226,7 @@ def test_however_the_command_ends_no_process_stays_and_its_rows_do(tmp_path: Pat
     assert (results["status"] == table.OK).all()
 
 
-SEEDS = 4
+SEEDS = 2
 GRID = ("--config-dir=parts", *TINY, "device=cpu", "dtype=float32", "world_size=[1,4]", "workers=1",
         f"seed={list(range(SEEDS))}", "output_dir=run")  # fmt: skip
 CASES = 2 * 2 * SEEDS

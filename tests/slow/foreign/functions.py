@@ -94,11 +94,6 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float,
     return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True)
 
 
-def sdpa_as_transformers(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, **how: Any) -> Tensor:
-    """One token needs no mask; so its dq and dk, which are 0, are rounded as those of any softmax."""
-    return sdpa(q, k, v, causal=causal and q.shape[2] > 1, **how)
-
-
 def varlen(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_seqlen: int, **how: Any) -> Tensor:
     """Sequences one behind another, (T, H, D)."""
     sequences = (slice(*each) for each in itertools.pairwise(cu_seqlens.tolist()))
@@ -139,7 +134,6 @@ HEALTHY = {
     "softmax_in_float32": Foreign(softmax_in_float32, "bhsd", float32=True),
     "scores_in_16_bits": Foreign(scores_in_16_bits, float32=True),
     "sdpa": Foreign(sdpa, "bhsd"),
-    "sdpa_as_transformers": Foreign(sdpa_as_transformers, "bhsd"),
     "varlen": Foreign(varlen, "varlen"),
     "forward_only": Foreign(forward_only),
     "gathered": Foreign(gathered.ring, ranks=(1, 2, 4), float32=True),

@@ -66,3 +66,10 @@ def right(q, k, v, causal=True, softmax_scale=None, group=None, hop=Shift):  # t
 
 def wrong_from_three_ranks_on(q, k, v, causal=True, softmax_scale=None, group=None):  # type: ignore[no-untyped-def]
     return right(q, k, v, causal, softmax_scale, group, Fresh)
+
+
+def picky(q, k, v, *, causal, softmax_scale, group):  # type: ignore[no-untyped-def]
+    """Right where it does not refuse."""
+    if q.element_size() != 2 or not causal or q.shape[3] < 64:
+        raise ValueError("bfloat16 and float16, causal, head_dim 64 or more")
+    return right(q, k, v, causal, softmax_scale, group)

@@ -47,13 +47,6 @@ def split_16(a: Tensor, b: Tensor) -> Tensor:
     return high_a @ high_b + (high_a @ low_b + low_a @ high_b)
 
 
-def three_products(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b as three products: a and b are each the sum of two parts in TF32, whose digits are cut off."""
-    high_a, high_b = rounded(a, WAYS[1]), rounded(b, WAYS[1])
-    low_a, low_b = rounded(a - high_a, WAYS[1]), rounded(b - high_b, WAYS[1])
-    return low_a @ high_b + high_a @ low_b + high_a @ high_b
-
-
 def cut_sums(a: Tensor, b: Tensor) -> Tensor:
     """Eight terms at a time, the sum cut off to float32 each time, as tensor cores do."""
     total = torch.zeros(*a.shape[:-1], b.shape[-1], dtype=torch.float64)
@@ -85,7 +78,6 @@ def attention_of(product: Product, factor: float = 1.0) -> Callable[..., Any]:
     ("product", "words"),
     [
         (tf32, "rounded to 10 bits"), (tf32_cut, "cut off to 10 bits"), (split_16, "about 16 bits"), (cut_sums, ""),
-        (three_products, ""),
     ],
 )  # fmt: skip
 def test_tensor_cores_arithmetic_is_no_fault(product: Product, words: str, few_grids: None) -> None:
@@ -141,20 +133,6 @@ def test_a_fault_of_a_format_s_size_is_no_arithmetic_and_one_beside_tf32_is_foun
     assert found.label == LOGIC
     assert "out" in {*found.verdicts.loc[found.verdicts["label"] == LOGIC, "tensor"]}
     assert product is tf32 or not found.results["options"].str.contains("arithmetic").any()
-
-
-def test_keys_that_are_counted_twice_are_no_arithmetic(few_grids: None) -> None:
-    """exp(s - lse) of scores near 2,000: of a few rows of `copied` the error is that of splitting into 16-bit parts."""
-
-    def counted(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
-        q, k, v = heads_first(q, *(torch.cat([x[:, :8], x], 1) for x in (k, v)), q.dtype)
-        scores = q @ k.mT * softmax_scale
-        return ((scores - scores.logsumexp(-1, keepdim=True)).exp() @ v).transpose(1, 2)
-
-    how = {**SMALL, "dtype": ["float32", "float64"], "mask": "full"}
-    found = accuracy.diagnose(counted, **how)
-    assert found.label == LOGIC
-    assert not found.results["options"].str.contains("arithmetic").any()
 
 
 def in_8_bits(x: Tensor, form: torch.dtype, is_scaled: bool) -> Tensor:

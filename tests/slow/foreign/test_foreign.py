@@ -68,20 +68,6 @@ def test_what_came_instead_of_a_result_is_said_and_lse_is_held_to_the_dtype_it_c
     assert (len(lse), set(lse["status"]), lse["x_floor"].max() < 4) == (2, {"ok"}, True)
 
 
-def test_a_dtype_that_a_function_refuses_is_named_and_the_others_are_judged(few_grids: None) -> None:
-    """Peaked inputs are run in bfloat16 and float32 only: no finer dtype shows that rounded scores merely round."""
-
-    def short(q: Any, k: Any, v: Any, **how: Any) -> Any:
-        if q.element_size() != 2:
-            raise RuntimeError("only 16 bits")
-        return functions.softmax_in_float32(q, k, v, **how)
-
-    large: dict[str, Any] = SMALL | {"seqlen": 264, "head_dim": 32, "softmax_scale": 0.2}
-    found = accuracy.diagnose(short, layout="bhsd", world_size=1, **large)
-    assert found.label == ROUNDING, found.sentence
-    assert any(each.startswith("Not measured in float32, float64: RuntimeError: only 16") for each in found.evidence)
-
-
 def test_no_gradient_is_a_reason_and_a_missing_part_of_one_is_zero() -> None:
     def in_part(q: Any, k: Any, v: Any, **how: Any) -> Any:
         return eager_out(q, k.detach(), v, **how)

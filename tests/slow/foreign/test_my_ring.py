@@ -14,7 +14,7 @@ from accuracy.core import fields
 from accuracy.results import table
 from tests.command_line import TINY, CommandLine
 from tests.measuring import composed
-from tests.processes import python
+from tests.processes import launched
 from tests.slow.foreign import ring
 
 pytestmark = pytest.mark.xdist_group("foreign")
@@ -27,7 +27,7 @@ def test_by_the_assertion_and_the_fixture(accuracy_gate: Callable[..., Any]) -> 
     with pytest.raises(AssertionError, match=r"bfloat16, 3 ranks"):
         accuracy.assert_accurate(ring.wrong_from_three_ranks_on, **SMALL)
     with pytest.raises(BaseException, match=r"bfloat16 W=3"):
-        accuracy_gate(ring.wrong_from_three_ranks_on, seeds=[0, 1], **SMALL)
+        accuracy_gate(ring.wrong_from_three_ranks_on, seeds=[0, 1], world_size=3, **SMALL)
 
 
 @pytest.mark.stress(2, "words")
@@ -43,17 +43,14 @@ def test_by_the_command(words: tuple[str, ...], name: str, accuracy: CommandLine
 
 
 PICKY = """
-import accuracy, torch
+import accuracy
 from accuracy.config import resolve
-from tests.golden.ring import ring
-from tests.measuring import few_grids
+from tests.slow.foreign.ring import picky
 
-def picky(q, k, v, *, causal, softmax_scale, group):
-    if q.element_size() != 2 or not causal or q.shape[3] < 64:
-        raise ValueError("bfloat16 and float16, causal, head_dim 64 or more")
-    return ring(q, k, v, causal=causal, softmax_scale=softmax_scale, group=group)
+def of_one_grid(config, given, whole=resolve.with_given):
+    return whole({**config, "also": {"shape_one": config["also"]["shape_one"]} if config.get("also") else None}, given)
 
-resolve.MOST_PAIRS_AGAIN, resolve.with_given = 2**18, few_grids("shape_pairs", "shape_one")
+resolve.with_given = of_one_grid
 found = accuracy.diagnose(picky, seqlen=32, heads=4, heads_kv=2, device="cpu")
 failed = found.results[(found.results["status"] == "failed") & ~found.results["dtype"].isin(["float32", "float64"])]
 refused = any("mask=full" in each and "head_dim=8" in each for each in found.evidence)
@@ -63,29 +60,17 @@ print(f"<{found.label} {len(failed)} {refused}>", flush=True)
 
 def test_what_a_function_refuses_is_asked_by_the_caller_s_processes_too(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(PICKY)
-    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "script.py")
-    done = python(*words, folder=tmp_path)
-    assert re.findall(r"<(\w+) (\w+) (.*?)>", done.stdout) == [("rounding", "0", "True")] * 2, done
+    for rank in launched(2, "script.py", folder=tmp_path):
+        assert re.findall(r"<(\w+) (\w+) (.*?)>", rank.stdout) == [("rounding", "0", "True")], rank
 
 
-OWN = """
-from tests.slow.foreign import ring
-
-def of_large_head_dims(q, k, v, **how):
-    assert q.shape[3] > 8
-    return ring.right(q, k, v, **how)
-"""
-
-
-def test_under_torchrun_the_command_line_asks_what_a_ring_takes(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(OWN)
-    launched = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "accuracy")
-    fn = f"variant.callable.fn={tmp_path / 'own.py'}:of_large_head_dims"
-    words = ("experiment=diagnose", "variant=callable", fn, "world_size=2", "device=cpu", "dtype=bfloat16")
+def test_launched_the_command_line_asks_what_a_ring_takes(tmp_path: Path) -> None:
+    words = ("experiment=diagnose", "variant=callable", "variant.fn=tests.slow.foreign.ring.picky", "world_size=2")
     left_out = (f"~also.{name}" for name in composed("experiment=diagnose")["also"] if name != "shape_one")
-    done = python(*launched, *words, *left_out, "report=false", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "Not taken, so not asked: head_dim=8" in done.stdout
+    more = ("device=cpu", "dtype=bfloat16", "problem.mask=causal", "report=false")
+    done, other = launched(2, "-m", "accuracy", *words, *left_out, *more, folder=tmp_path)
+    assert (done.returncode, other.returncode) == (0, 0), done.stderr
+    assert re.search("Not taken, so not asked: .*head_dim=8", done.stdout), done.stdout
 
 
 MODULE = """

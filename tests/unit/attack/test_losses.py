@@ -10,6 +10,7 @@ import pytest
 
 from accuracy.cli import check
 from tests.unit.attack.edits import EDITS, FAILING, HEALTHY
+from tests.unit.conftest import Gate
 from tests.unit.gate.made_up import MadeUp, Row, with_error, write_baseline, write_run
 
 Change = Callable[[Row], Row]
@@ -61,18 +62,6 @@ def test_a_run_that_lost_something_never_passes_and_a_healthy_one_is_incomplete(
         assert (captured.out + captured.err).strip()
 
 
-@pytest.fixture
-def checked(tmp_path: Path, baseline: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """checked(MadeUp(...), "--more", against=...) -> the exit status and what was printed."""
-
-    def checked(made: MadeUp, *words: str, against: Path | None = baseline) -> tuple[int, str]:
-        run = write_run(tmp_path / "run", made)
-        status = check.main([str(run), *(["--baseline", str(against)] if against else []), *words])
-        return int(status), capsys.readouterr().out
-
-    return checked
-
-
 def everywhere(change: Change) -> Rows:
     return lambda about, rows: [change(row) for row in rows]
 
@@ -121,51 +110,51 @@ LOSSES = {  # what changed, and how it is called
 @pytest.mark.stress(3)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("seeds", [range(8), range(100, 108)], ids=["same seeds", "fresh seeds"])
-def test_a_loss_that_was_measured_fails_and_is_named(name: str, seeds: range, checked: Any) -> None:
+def test_a_loss_that_was_measured_fails_and_is_named(name: str, seeds: range, gate: Gate) -> None:
     change, told = LOSSES[name]
-    status, out = checked(HEALTHY.but(luck=1, seeds=seeds, change=change))
-    assert status == 1
-    first = out.splitlines()[0]
+    answer = gate(HEALTHY.but(luck=1, seeds=seeds, change=change))
+    assert answer.status == 1
+    first = answer.out.splitlines()[0]
     assert told in first
     assert "dq" in first
 
 
-def test_easier_inputs_under_the_same_name_are_no_improvement(checked: Any, tmp_path: Path) -> None:
+def test_easier_inputs_under_the_same_name_are_no_improvement(gate: Gate, tmp_path: Path) -> None:
     """Inputs of a tenth of the size have half the error; a reference that differs by its own roundings is the same."""
 
     def sized(size: float, factor: float) -> Rows:
         return everywhere(lambda row: {**times(factor, alike=True)(row), "reference_rms": size})
 
     baseline = write_baseline(tmp_path / "baseline", HEALTHY.but(change=sized(1.0, 1.0)))
-    assert checked(HEALTHY.but(change=sized(1.0 + 1e-9, 1.0)), against=baseline)[0] == 0
-    status, out = checked(HEALTHY.but(change=sized(0.1, 0.5)), against=baseline)
-    assert status == 3
-    assert "the inputs of seed 0 are not the baseline's" in out
+    assert gate(HEALTHY.but(change=sized(1.0 + 1e-9, 1.0)), against=baseline).status == 0
+    answer = gate(HEALTHY.but(change=sized(0.1, 0.5)), against=baseline)
+    assert answer.status == 3
+    assert "the inputs of seed 0 are not the baseline's" in answer.out
 
 
-def test_only_equal_errors_are_identical(checked: Any) -> None:
+def test_only_equal_errors_are_identical(gate: Gate) -> None:
     """All ratios stay where one bit of one rank's error moves, or the bias alone."""
     last_bit = having(error_max=lambda row: row["error_max"] * (1 + 2**-52 * (row["rank"] == 1)))
     bias = having(error_bias=lambda row: -row["error_bias"])
     for change, said in ((last_bit, "17 identical"), (bias, "17 identical"), (dict, "18 identical")):
-        status, out = checked(HEALTHY.but(change=in_cell(change)))
-        assert status == 0
-        assert said in out
+        answer = gate(HEALTHY.but(change=in_cell(change)))
+        assert answer.status == 0
+        assert said in answer.out
 
 
 @pytest.mark.parametrize(
     ("seeds", "told"),
     [((0, 1, 2, 4, 5, 6, 7, 8), "leaves out seed 3 of the baseline"), (range(7), "has 7 seeds, and 8 are needed")],
 )
-def test_seeds_of_the_baseline_are_not_left_out_unless_it_is_said(seeds: Any, told: str, checked: Any) -> None:
+def test_seeds_of_the_baseline_are_not_left_out_unless_it_is_said(seeds: Any, told: str, gate: Gate) -> None:
     """The baseline has 0 to 7."""
     made = HEALTHY.but(seeds=tuple(seeds))
-    status, out = checked(made)
-    assert (status, told in out) == (3, True)
-    assert checked(made, "--part")[0] == 0
+    answer = gate(made)
+    assert (answer.status, told in answer.out) == (3, True)
+    assert gate(made, "--part").status == 0
 
 
-def test_where_condition_numbers_are_recorded_they_are_the_limit_and_it_is_said(checked: Any) -> None:
+def test_where_condition_numbers_are_recorded_they_are_the_limit_and_it_is_said(gate: Gate) -> None:
     """dq on tied inputs: 100 times the floor is healthy where the sums cancel as much, and not where they do not."""
 
     def tied(condition: float) -> Rows:
@@ -173,16 +162,16 @@ def test_where_condition_numbers_are_recorded_they_are_the_limit_and_it_is_said(
         return everywhere(lambda row: {**times(100.0 if row["tensor"] == "dq" else 1.0, alike=True)(row), **numbers})
 
     for condition, expected in ((200.0, 0), (3.0, 1)):
-        status, out = checked(HEALTHY.but(change=tied(condition)), against=None)
-        assert status == expected
-        assert "18 cells judged by condition number times unit roundoff" in out
+        answer = gate(HEALTHY.but(change=tied(condition)), against=None)
+        assert answer.status == expected
+        assert "18 cells judged by condition number times unit roundoff" in answer.out
 
 
-def test_a_matrix_without_single_device_says_so_first_and_is_judged_by_the_floor(checked: Any) -> None:
+def test_a_matrix_without_single_device_says_so_first_and_is_judged_by_the_floor(gate: Gate) -> None:
     alone = MadeUp(variants=("ring",), dtypes=("bfloat16",), sizes=(2,))
-    status, out = checked(alone, against=None)
-    assert status == 0
-    assert "no variant=single_device in the matrix: judged by the rounding floor as well" in out.splitlines()[0]
-    status, out = checked(alone.but(change=everywhere(times(100.0, alike=True))), against=None)
-    assert status == 1
-    assert "times the bound of roundings" in out
+    answer = gate(alone, against=None)
+    assert answer.status == 0
+    assert "no variant=single_device in the matrix: judged by the rounding floor as well" in answer.out.splitlines()[0]
+    answer = gate(alone.but(change=everywhere(times(100.0, alike=True))), against=None)
+    assert answer.status == 1
+    assert "times the bound of roundings" in answer.out

@@ -12,7 +12,8 @@ import accuracy
 from accuracy.bound import policy
 from accuracy.bound.running import bounds
 from accuracy.reference.float64 import attention
-from tests.unit.bound.test_bounds import HOW, TENSORS, beyond, drawn
+from tests.unit.api.attention import attend
+from tests.unit.bound.test_bounds import HOW, TENSORS, drawn
 
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {}, "window": {"window": 9}, "softcap": {"softcap": 200.0}, "sinks": {"sinks": (40.0, -30.0, 3.0, 0.0)},
@@ -31,35 +32,10 @@ def scores(q: Tensor, k: Tensor, way: dict[str, Any]) -> tuple[Tensor, Tensor, T
     if cap := way.get("softcap"):
         ratio = (s / cap).tanh()
         s, slope = cap * ratio, 1 - ratio.square()
-    key, row = torch.arange(k.shape[1]), torch.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1]
-    hidden = (key > row) & way.get("causal", True) | ((key - row).abs() > way.get("window", k.shape[1]))
-    if documents := way.get("documents"):
-        of = torch.repeat_interleave(torch.arange(len(documents)), torch.tensor(documents))
-        hidden |= of[row] != of[key]
+    key, row = torch.arange(k.shape[1]), torch.arange(q.shape[1])[:, None]
+    hidden = (key > row) | ((key - row).abs() > way.get("window", k.shape[1]))
     sinks = s.new_tensor(way.get("sinks", [-math.inf] * 4))[:, None, None].expand(*s.shape[:3], 1)
     return s.masked_fill(hidden, -math.inf), sinks, slope
-
-
-def dense(q: Tensor, k: Tensor, v: Tensor, way: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    both = torch.cat(scores(q, k, way)[:2], -1)
-    return (both.softmax(-1)[..., :-1] @ wide(v)).transpose(1, 2).to(q.dtype), both.logsumexp(-1)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("way", [
-    {"causal": False}, {"causal": True, "window": 9}, {"causal": False, "documents": (20, 1, 27)},
-    {"causal": True, "softcap": 2.0}, {"causal": True, "sinks": (0.5, -1.0, 3.0, 0.0)},
-], ids=str)  # fmt: skip
-def test_bounds_know_masks_caps_and_sinks(way: dict[str, Any], dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(0)
-    queries = 48 if way.get("documents") else 31
-    q, dout = (torch.randn(2, queries, 4, 16, generator=generator).to(dtype).requires_grad_() for _ in range(2))
-    k, v = (torch.randn(2, 48, 2, 16, generator=generator).to(dtype).requires_grad_() for _ in range(2))
-    out, lse = dense(q, k, v, way)
-    found = dict(zip(TENSORS, (out, lse, *torch.autograd.grad(out, (q, k, v), dout)), strict=True))
-    reference = attention(q, k, v, dout, scale=0.25, **way)
-    bound = accuracy.bounds(q, k, v, dout, policy="kernel", **way)
-    assert not any(beyond(found, reference, bound, certain=certain) for certain in (True, False))
 
 
 class ByLse(torch.autograd.Function):
@@ -128,7 +104,9 @@ def test_parts_may_be_merged_by_their_lse_and_float64_is_not_held_to_less_than_t
         q, k, v, dout = inputs(name, "float32")
         accuracy.assert_close(merged, q, k, v, dout=dout, causal=True, policy="kernel", pieces=4)
     q, k, v, dout = inputs("scaled", "float64")
-    accuracy.assert_close(lambda q, k, v: dense(q, k, v, {})[0], q, k, v, dout=dout, causal=True, policy="kernel")
+    accuracy.assert_close(
+        lambda q, k, v: attend(q, k, v, causal=True)[0], q, k, v, dout=dout, causal=True, policy="kernel"
+    )
 
 
 @pytest.mark.parametrize("step", [1, 2])

@@ -12,7 +12,7 @@ import pytest
 from accuracy.gate import decision
 from accuracy.results import run_table, storage, table
 from tests.command_line import Answer
-from tests.unit.gate.conftest import Gate
+from tests.unit.conftest import Gate
 from tests.unit.gate.made_up import MadeUp, write_baseline
 
 SMALL = MadeUp(variants=("single_device", "ring"), sizes=(2,), seeds=(0, 1))

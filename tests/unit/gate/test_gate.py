@@ -7,7 +7,7 @@ import pytest
 from accuracy.gate.fingerprint import HARD, differences, hard
 from accuracy.measurement.provenance import fingerprint
 from accuracy.results import table
-from tests.unit.gate.conftest import Gate
+from tests.unit.conftest import Gate
 from tests.unit.gate.made_up import FINGERPRINT, MadeUp, case_id, without_numbers, write_baseline, write_run
 
 CELLS = (1 + 2 + 2) * 6  # settings x tensors

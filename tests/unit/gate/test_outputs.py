@@ -10,7 +10,7 @@ from accuracy.gate import output
 from accuracy.gate.decision import Question, decide
 from accuracy.results.run_table import read_baseline, read_run
 from accuracy.verdict.headline import MOST_WORDS
-from tests.unit.gate.conftest import Gate
+from tests.unit.conftest import Gate
 from tests.unit.gate.made_up import MadeUp, case_id, with_error, write_baseline, write_run
 from tests.unit.report import page_check
 

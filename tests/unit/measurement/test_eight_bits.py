@@ -5,8 +5,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from accuracy.core.fields import pairs_of
-from accuracy.core.quantisation import FORMATS
 from accuracy.inputs import drawing
 from accuracy.reference import of_problem
 from accuracy.results.table import LOSSES
@@ -14,7 +12,6 @@ from tests.measuring import TINY, case_of, measure, pipeline
 
 WORDS = ("kernel=eager", "seed=0")
 BOTH = ("variant=[single_device,ring]", "world_size=[1,2]")
-SCALED = [each.name for each in FORMATS.values() if each.scaled]
 LIBRARY = {"float8_e4m3": ml_dtypes.float8_e4m3fn, "float8_e5m2": ml_dtypes.float8_e5m2}
 TENSORS = ("out", "dq", "dk", "dv")
 
@@ -72,15 +69,3 @@ def test_the_floor_of_what_a_kernel_stores_in_8_bits_is_that_of_8_bits() -> None
         assert 1 < low["x_floor"][tensor] < 4, tensor
         assert merged["floor_rel"][tensor] < 2.0**-8, tensor
     assert low["floor_rel"]["lse"] < 2.0**-23
-
-
-def test_the_floor_of_every_format_is_its_unit_roundoff_s() -> None:
-    """Of a tensor that is stored in it, with one scale. A rounding is off by u / sqrt(3) of the lower end of a power of
-    two at most, u its largest relative error: 0.38 to 0.58 u. Of integers see `of_tensor`."""
-    words = ("kernel=quantised", f"kernel.quantised.out=[{','.join(SCALED)}]", "dtype=float32", "seed=0")
-    rows = measure("variant=single_device", "world_size=1", *words)
-    rows = rows[(rows["rank"] == -1) & (rows["tensor"] == "out")]
-    floors = {pairs_of(row.kernel_options)["out"]: row.floor_rel for row in rows.itertuples()}
-    assert set(floors) == set(SCALED)
-    for word, floor in floors.items():
-        assert 0.3 * FORMATS[word].unit_roundoff < floor < FORMATS[word].of_tensor, (word, floor)

@@ -56,14 +56,13 @@ def test_a_planted_place_is_named_and_the_decoy_is_not_and_of_two_both_are_neede
         shares = forward["share"].unstack()
         assert shares[place].tolist() == pytest.approx([1.0, 1.0])
         assert shares["kernel.decoy"].tolist() == pytest.approx([0.0, 0.0])
-    found = attributed(mine, "planted", f"single_device+planted/{order}/{scale}", "dtype=float64")
+    found = attributed(mine, "planted", f"single_device+planted/decoy:5/{order}/{scale}", "dtype=float64")
     out = found[found["tensor"] == "out"].set_index("place")
     assert set(out["shortest"]) == {"kernel.other_order, kernel.scale_dtype"}
     assert out["share"].sum() == pytest.approx(1.0)  # Shapley's shares add up
     assert out["share"]["kernel.scale_dtype"] > 0.99  # 2^-25 of a score against 2^-53
 
 
-@pytest.mark.stress(3)
 @pytest.mark.parametrize(
     ("a", "b", "place"),
     [
@@ -85,17 +84,6 @@ def test_another_split_merge_or_order_is_named(a: str, b: str, place: str) -> No
     best = out.loc[out.groupby("tensor")["share"].idxmax()]
     assert set(best["place"]) == {place}
     assert place in places_text(found)
-    assert found["path_a"].iloc[0].startswith(a.partition("@")[0].removesuffix("+eager"))
-
-
-def test_transformer_engine_s_ring_is_zigzag_in_other_places() -> None:
-    mine = "zigzag/dq_accumulator:input/dkv_accumulator:input/gradient_wire:input@3+eager"  # places enough as they are
-    found = accuracy.attribute(mine, "te_p2p@3+eager", **{**SMALL, "seqlen": 36})
-    assert "schedule" not in set(found["place"])
-    assert (found["left"] == 0).all()
-    shortest = found.drop_duplicates("tensor").set_index("tensor")["shortest"]
-    assert shortest["lse"] == "forward.merge"
-    assert shortest["out"] == "forward.merge, forward.out_accumulator"
 
 
 def test_what_has_no_places_says_so() -> None:

@@ -9,7 +9,7 @@ from accuracy.core.errors import NOT_SHARED
 from accuracy.results.table import FAILED, TOO_FEW_RANKS, UNSUPPORTED
 from accuracy.verdict.diagnosis import too_little
 from accuracy.verdict.facts import Facts
-from accuracy.verdict.label import MISSING_RANKS, ONE_RANK, ROUNDING
+from accuracy.verdict.label import HARDLY_CHECKED, MISSING_RANKS, ONE_RANK, ROUNDING
 from tests.unit.verdict.synthetic import bend, explained, facts_of, healthy, row, rows
 
 FINE = ("float32", "float64")
@@ -167,9 +167,24 @@ def test_what_was_not_tried_and_what_failed_is_named() -> None:
     assert (found.label, found.failed, found.cases) == ("rounding", 2, 10)
     ((cases, first, reason),) = found.failures
     assert (cases, first.split(",")[0], reason) == (2, "seqlen=7", "ValueError: got 7")
+    found = facts_of(with_rows(healthy(), *(failed[0] | {"case_id": f"{n}"} for n in range(9))))
+    assert (found.label, found.is_bug, found.failed, found.cases) == (HARDLY_CHECKED, False, 9, 17)
+    refused = [each | {"dtype": "float32", "reason": "RuntimeError: only 16 bits"} for each in failed]
+    assert facts_of(with_rows(healthy(dtypes=("bfloat16",)), *refused)).unmeasured == {
+        refused[0]["reason"]: ("float32",)
+    }
     wrote = failed[0] | {"reason": "rank 0: RuntimeError: the variant wrote to its inputs"}
     found = facts_of(pd.DataFrame([wrote]))
     assert (found.label, found.finding, found.numbers["wrote"]) == ("invalid", "wrote", "wrote to its inputs")
+
+
+def test_an_error_of_16_bits_that_grows_with_the_length_is_a_fact() -> None:
+    """A sum over keys that is kept in 16 bits, where no lse shows it."""
+    main = healthy((1,), ("bfloat16",), 1).assign(options=OWN, seqlen=528, seqlen_q=528)
+    longer = main.assign(seqlen=2304, seqlen_q=2304, case_id="longer")
+    for times in (1.1, 1.2):
+        more = bend(longer, {"tensor": ("out", "delta")}, error_rel=lambda old, times=times: times * old)
+        assert bool(facts_of(pd.concat([main, more], ignore_index=True)).kept_sum) == (times == 1.2)
 
 
 def test_inputs_that_nobody_can_judge_for_excess_are_named() -> None:

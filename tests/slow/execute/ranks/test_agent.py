@@ -1,11 +1,7 @@
 import multiprocessing
 import os
-import random
 import re
-import signal
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -190,38 +186,3 @@ def test_ranks_that_never_come_to_a_case_end_the_run(tmp_path: Path) -> None:
     pending = plan(asked, None)
     with pytest.raises(RanksEnded, match="rank 0 ended with status 5 before a case began, twice"):
         list(agent.measure(task_of(asked, tmp_path, pending), pending, lambda case: None, ends_at_once))
-
-
-@pytest.mark.stress
-def test_ranks_killed_at_random_moments_leave_every_number_as_it_was(tmp_path: Path) -> None:
-    dice, done, killed = random.Random(7), threading.Event(), []
-    pids = tmp_path / "pids"
-    pids.mkdir()
-    note = f"open(f'{pids}/{{rank.world.rank}}', 'w').write(str(os.getpid()))"
-    parts = planting.first(tmp_path / "mine", "notes", note)
-    words = ("variant=notes", "world_size=3", "dtype=float32", f"seed={list(range(50))}".replace(" ", ""))
-
-    def kill_some() -> None:
-        while not done.wait(dice.uniform(0.2, 0.6)) and len(killed) < 4:
-            now = [text for path in sorted(pids.glob("*")) if (text := path.read_text())]
-            if len(now) == 3 and (victim := int(dice.choice(now))) not in killed:
-                killed.append(victim)
-                with suppress(ProcessLookupError):
-                    os.kill(victim, signal.SIGKILL)
-
-    killer = threading.Thread(target=kill_some)
-    killer.start()
-    try:
-        real = run(tmp_path / "real", *words, "world=processes", parts=parts)
-    finally:
-        done.set()
-        killer.join()
-    assert killed
-    assert {leftovers.stat(pid)[0] for pid in killed} <= {"", "Z"}
-    failed = real[real["status"] != table.OK]
-    assert len(failed) <= len(killed) / 2  # a case takes two
-    assert all(re.fullmatch("rank . was killed by signal 9.*", reason) for reason in failed["reason"])
-    measured = comparable(real[real["status"] == table.OK], "processes")
-    simulated = comparable(run(tmp_path / "simulated", *words, "world=simulated", parts=parts), "simulated")
-    expected = simulated[simulated["seed"].isin(set(measured["seed"]))].reset_index(drop=True)
-    pd.testing.assert_frame_equal(measured, expected, check_exact=True, check_dtype=failed.empty)

@@ -1,22 +1,23 @@
-import math
-from collections.abc import Mapping
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor
 
+from accuracy.cli import USAGE_ERROR
 from accuracy.core.case import Case
 from accuracy.results import table
 from accuracy.variant.base import schedule_of
+from experiments.depth import __main__ as command
 from experiments.depth import plan
-from experiments.depth import weights as trained
+from experiments.depth import table as tables
 from experiments.depth.attention import Exact, Ranks
 from experiments.depth.layers import DIFFERENTIATED, block, loss_of, quantities
 from experiments.depth.measure import Measurer
 from experiments.depth.plan import Planned, Stack
 from experiments.depth.table import SCHEMA, STACK
-from experiments.depth.weights import Model, model_of
+from experiments.depth.weights import model_of
+from tests.command_line import line_of
 from tests.measuring import configuration
 from tests.unit.api.attention import attend
 from tests.variants import schedules, skip_if_bound_to_a_kernel
@@ -75,20 +76,6 @@ def test_each_layer_of_a_stack_drops_other_weights(monkeypatch: pytest.MonkeyPat
     assert measured(*words)["error_rel"].max() > 1e-2
 
 
-FITTING = (
-    "stack.weights=trained", "stack.width=64", "stack.feed_forward=192", "stack.vocabulary=256", "problem.seqlen=128",
-    "problem.batch=1", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=32", "variant=ring", "world_size=4",
-)  # fmt: skip
-
-
-def test_it_predicts_text_that_it_was_not_trained_on() -> None:
-    """Much better than knowing nothing (ln 256 nats a byte); in bfloat16 over a ring off by less than one rounding."""
-    rows = measured(*FITTING, f"stack.layers={trained.LAYERS}")
-    loss = rows[rows["tensor"] == "loss"].iloc[0]
-    assert loss["reference_value"] < math.log(256) / 2
-    assert loss["error_rel"] < 2**-8
-
-
 SMALL = (
     "experiment=stack", "problem.seqlen=24", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=8",
     "problem.batch=2", "device=cpu", "unusable=record",
@@ -116,24 +103,16 @@ SUMS = 2.2e-13
 layer, there and back, in 3 layers are 42 of them."""
 
 
-def plain_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return attend(q, k, v, causal=True)[0]
-
-
-def plain_loss(model: Model, layers: list[Mapping[str, Tensor]], residual: bool) -> Tensor:
-    x = model.embedding[model.words[:, :-1]]
-    for weights in layers:
-        x = block(x, weights, plain_attention, 8, residual)
-    return loss_of(x, model.norm, model.head, model.words[:, 1:])
-
-
 @pytest.mark.parametrize("words", [(), ("stack.norm=false",), ("stack.residual=none",), ("stack.feed_forward=0",)])
 def test_the_gradients_are_those_of_torch_s_autograd_through_the_whole_stack(words: tuple[str, ...]) -> None:
     case, stack = one("dtype=float64", "world_size=1", "variant=ring", *words)
     model = model_of(case, stack)
     found = {(x.layer, x.tensor): x.value for x in quantities(model, stack, Exact(case), torch.float64, 8)}
     layers = [{name: x.clone().requires_grad_() for name, x in layer.items()} for layer in model.layers]
-    loss = plain_loss(model, layers, stack.residual != "none")
+    x = model.embedding[model.words[:, :-1]]
+    for weights in layers:
+        x = block(x, weights, lambda *qkv: attend(*qkv, causal=True)[0], 8, stack.residual != "none")
+    loss = loss_of(x, model.norm, model.head, model.words[:, 1:])
     loss.backward()
     assert found[3, "loss"].item() == pytest.approx(loss.item(), rel=SUMS)
     for place, layer in enumerate(layers, 1):
@@ -141,3 +120,48 @@ def test_the_gradients_are_those_of_torch_s_autograd_through_the_whole_stack(wor
             expected = layer[name].grad
             assert expected is not None
             assert (found[place, f"d_{name}"] - expected).norm() <= SUMS * expected.norm()
+
+
+WORDS = (
+    "experiment=stack", "problem.seqlen=16", "problem.heads=2", "problem.heads_kv=1", "problem.head_dim=4",
+    "device=cpu", "stack.layers=2", "stack.width=8", "stack.vocabulary=16", "variant=ring", "world_size=[2,4]",
+)  # fmt: skip
+MISTAKES = (
+    ("+stack.depth=3", "stack key 'depth' is unknown; allowed: "),
+    ("stack.layers=0", "stack.layers=0; allowed: greater than or equal to 1"),
+    ("stack.weights=trained", "trained in another shape; use stack.width=64, "),
+    ("inputs=peaked", "inputs has no say in a stack"),
+    ("world=processes", "world=processes has no stacks; use world=simulated"),
+    ("variant=split_kv world_size=1", "variant split_kv gives no gradients; use one with a backward"),
+    ("problem.head_dim=3", "RoPE turns pairs: problem.head_dim=3 is odd"),
+    ("stack.width=16777216 stack.layers=100", "GiB of cpu memory, "),
+    ("experiment=demo", "experiment=demo has no stack; run it by accuracy experiment=demo"),
+)
+
+
+def test_a_mistake_is_one_line_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, part in MISTAKES:
+        given = [word for word in WORDS if not (words.startswith("experiment=") and word.startswith(("exp", "stack")))]
+        assert command.main([*given, *words.split(), f"output_dir={tmp_path / 'run'}"]) == USAGE_ERROR, words
+        assert part in line_of(capsys, command.COMMAND), words
+        assert not (tmp_path / "run").exists(), words
+
+
+def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [*WORDS, f"output_dir={tmp_path}"]
+    healthy, begun = Measurer.measure, []
+
+    def stopped(self, each):  # type: ignore[no-untyped-def]
+        begun.append(each.id)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return healthy(self, each)
+
+    monkeypatch.setattr(Measurer, "measure", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        command.main(words)
+    assert command.main(words) == 0
+    assert begun == [begun[0], begun[1], begun[1]]
+    rows = tables.read(tmp_path)
+    assert set(rows["case_id"]) == set(begun)
+    assert rows["x_single_device"].notna().all()
