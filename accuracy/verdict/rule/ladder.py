@@ -78,12 +78,14 @@ def ladder(evidence: Evidence) -> Finding | None:
 
 
 def beyond(evidence: Evidence) -> Finding | None:
-    """See `accuracy.verdict.verdict`. On inputs that are exact in the 8 bits of q or k, the dtype alone rounds."""
+    """See `accuracy.verdict.verdict`. On inputs that are exact in the 8 bits of q or k, the dtype alone rounds, or 16
+    bits, which kernels with such scores have for weights and v whatever the dtype is."""
     band = evidence.band(evidence.dtype) if inside.is_foreign(evidence) else 0.0
     exact = evidence.probes.where(evidence.probes["inputs"] == EXACT_IN.get(evidence.arithmetic))
     if evidence.in_parts and evidence.dtype == inside.FINEST:  # the bound is that of float32
         band = math.inf
-    rows = _farther(evidence.all_ranks, band).joined(_farther(exact, rounding_band(evidence.tensor, evidence.dtype)))
+    least = max(rounding_band(evidence.tensor, each) for each in (evidence.dtype, "bfloat16"))
+    rows = _farther(evidence.all_ranks, band).joined(_farther(exact, least))
     if not len(rows):
         return None
     numbers: Numbers = {"beyond": float(rows["beyond"].max()), "inputs": ", ".join(sorted(set(rows["inputs"])))}
