@@ -22,7 +22,7 @@ from accuracy.verdict.pattern import pattern_of
 from accuracy.verdict.proof import causes, with_proofs
 from accuracy.verdict.rows import in_blocks, names_of, with_names
 from accuracy.verdict.rule.excess import EXACT
-from accuracy.verdict.words import GROWS, KEPT_SUM, TRACED
+from accuracy.verdict.words import GROWS, KEPT_SUM, LONG_SUM, TRACED
 
 LONG, GROWN = 256, 1.15
 """Tokens from which errors are compared; by which that of sums in 16 bits grows from 528 to 2,304 at least, and
@@ -92,12 +92,13 @@ def _kept_sum(verdicts: pd.DataFrame, results: pd.DataFrame) -> str:
     for dtype, of_length in times.groupby(level=0):
         ends = of_length.iloc[[0, -1]]  # the shortest and the longest, which may be the same
         less, more = ends
-        if proven or more > GROWN * max(1.0, less):
+        grows = more > GROWN * max(1.0, less)
+        if proven or grows or tensor in far:
             told = [
                 f"{plain(size)} times single device's at {count(length, 'token')}" for (_, length), size in ends.items()
             ]
             size = f"{', '.join(dict.fromkeys(told))}, in {dtype}"
-            return KEPT_SUM.format(size) if proven else GROWS.format(tensor, size)
+            return KEPT_SUM.format(size) if proven else (GROWS if grows else LONG_SUM).format(tensor, size)
     return ""
 
 

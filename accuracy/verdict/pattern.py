@@ -68,11 +68,14 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     ]
     of_tensors = there[there["tensor"].isin(tensors) & there["dtype"].isin(tried)]
     bugs, every_bug = (each[each["label"].isin(label.BUGS)] for each in (here, verdicts))
+    unsound = {*of_tensors.loc[~of_tensors["_healthy"], "dtype"]}
+    if not settings:  # no condition is named: right means right in every problem
+        unsound |= {*every_bug.loc[every_bug["tensor"].isin(tensors), "dtype"]}
     others_here, floors = _tensors_but(bugs, *tensors), (here["label"] == label.PRECISION_FLOOR) & ~here["_healthy"]
     return found | conditions | {
         "others": _tensors_but(every_bug, *tensors) if leads == label.NONDETERMINISTIC else others_here,
         "coarser": _tensors_but(here[floors], *tensors, *others_here) if len(bugs) else (),
-        "sound_dtypes": _by_precision({*of_tensors["dtype"]} - {*of_tensors.loc[~of_tensors["_healthy"], "dtype"]}),
+        "sound_dtypes": _by_precision({*of_tensors["dtype"]} - unsound),
         "only_dtypes": tried if tried != run or all(DTYPES[name].bytes == 2 for name in run) or len(run) == 1 else (),
         "run_dtypes": run,
         "floors": {floor: _by_precision(dtype for dtype, x in floor_of if x == floor)

@@ -27,6 +27,7 @@ CHANGES = {
 }
 TIED = ", but for a bias on tied inputs, where equal values round alike in 16 bits (weights, or heads' dk and dv)"
 KEPT_SUM = "; the sum over keys is kept in 16 bits, whose error grows with the length: that of out is {}"
+LONG_SUM = "; the error of {} is that of a long sum which is kept in 16 bits: {}"
 GROWS = "; the error of {} grows with the length, as that of sums which are kept in 16 bits does: {}"
 WINDOWS = {"behind": "on either side of a query's own", "keys": "that a query sees, its own among them"}
 _RUNS = ", in {runs:.0f} runs, on ranks {ranks}"

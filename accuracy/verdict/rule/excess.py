@@ -52,8 +52,9 @@ j-th of n running sums is sqrt(j / n) of the whole where terms are independent, 
 of itself: 0.41 u sqrt(n / 2) in all. At 32 blocks, 2,048 keys, that is the 4 times above. Of each further block it is
 added in squares, with the 50% of a random walk: 24 times at 33,000 keys, where it is 16 if nothing else rounds. An
 error between what the 4 times and that allow is a fact, and no fault. Of dk and dv the terms are queries of all heads
-that share a key. out may be such a sum too, and so delta, dq and dk have what is made of it, independently. In float32
-no such sum is allowed: where that dtype is in the table, what is wrong in it is found.
+that share a key. out may be such a sum too, and so delta, dq and dk have what is made of it: both add in squares, to
+sqrt 2 of the longer one at most, within the 50%. In float32 no such sum is allowed: where that dtype is in the table,
+what is wrong in it is found.
 
 Without a finer dtype in the table, a ratio beyond 3 (1 + n) is no rounding either: n + 1 roundings that all push one
 way reach n + 1.
@@ -197,8 +198,8 @@ def _kept_in_16_bits(evidence: Evidence, least: np.ndarray) -> float:
     if not evidence.is_short or evidence.tensor not in ("out", "delta", *GRADIENTS) or not inside.is_foreign(evidence):
         return 0.0
     sums = (evidence.tensor, "out") if evidence.tensor in OF_OUT else (evidence.tensor,)
-    further = sum(max(0.0, inside.terms(evidence.key, each) / BLOCK - FEW_BLOCKS) for each in sums)
-    if not further:
+    further = max(inside.terms(evidence.key, each) for each in sums) / BLOCK - FEW_BLOCKS
+    if further <= 0:
         return 0.0
     walk = WALK * LEVEL * evidence.unit_roundoff * math.sqrt(further / 2)
     return math.hypot(FOREIGN_SHORT, walk / typical(least))

@@ -42,6 +42,15 @@ def test_a_dtype_is_called_right_or_the_only_one_where_it_was_measured_under_the
     assert (found.sound_dtypes, found.sizes_right) == ((), (1,))
 
 
+def test_a_dtype_that_is_wrong_in_another_problem_is_not_called_right() -> None:
+    """float32 is wrong in both problems and bfloat16 in the second: nothing but the problem tells them apart."""
+    table = pd.concat([healthy((1,), ("bfloat16", "float32")), small("full", ("bfloat16", "float32"), mask="full")])
+    table = bend(table, {"tensor": "out", "dtype": "float32"}, error_rel=0.9)
+    assert facts_of(table).sound_dtypes == ("bfloat16",)
+    wrong = facts_of(bend(table, {"tensor": "out", "mask": "full"}, error_rel=0.9))
+    assert (wrong.sound_dtypes, "at any precision" in wrong.sentence) == ((), True)
+
+
 def test_a_number_between_those_of_right_problems_is_no_condition() -> None:
     """The grid's length of windows and softcaps, and its heads of batches, are named where nothing else tells."""
     lengths = [small(f"{length}", seqlen=length) for length in (40, 60)]
