@@ -81,7 +81,7 @@ def _kept_sum(verdicts: pd.DataFrame, results: pd.DataFrame) -> str:
     bits grows with the length and single device's does not, or a tensor's by as much as `excess` allows such sums, with
     its size at two lengths; else empty."""
     proven = any(each.get(inside.MARK) == inside.SUM_OF_KEYS for each in verdicts["numbers"])
-    far = inside.with_mark(verdicts, inside.WALK)
+    far = inside.with_mark(verdicts, inside.LONG_SUM)
     tensor = next((name for name in TENSORS if name in far and not proven), "out")
     rows = results[(results["tensor"] == tensor) & (results["rank"] == ALL_RANKS) & (results["inputs"] == INDEPENDENT)]
     rows = rows[(rows["status"] == OK) & rows["options"].map(fields.is_foreign)]

@@ -33,12 +33,12 @@ THREE_PRODUCTS = 16.0
 """Unit roundoffs that dq and dk lose to three products of parts in TF32 that are cut off: four operands 2.8 each in the
 mean, and twice the product of two small parts, 2."""
 TERMS_A_STEP = 8.0  # that a tensor core adds to a sum at once, which then loses up to u of itself in the mean
-MARK = "inside"  # in the numbers of a finding that is a fact and no fault: float32 inside, or one of the next three
+MARK = "inside"  # in the numbers of a finding that is a fact and no fault: float32 inside, or one of those below
 LSE, WEIGHTS, SCORES = "lse", "weights", "scores"  # lse stored in float32; equal values, or scores, in 16 bits
 ORDER = "order"  # sums in another order from call to call
 SUM_OF_KEYS = "sum"  # a softmax's sum that is kept in 16 bits
 SUMS = "sums"  # float32 sums that a tensor core cuts off
-WALK = "walk"  # a gradient, or out, whose sum over blocks is kept in 16 bits
+LONG_SUM = "long_sum"  # a gradient, or out, whose sum over blocks is kept in 16 bits
 PRODUCTS = {  # what a user's function was found to compute in (`accuracy.core.dtype.ARITHMETIC`), in words
     "tf32": "float32 in TF32, as tensor cores do (operands rounded to 10 bits behind the point)",
     "tf32_cut": "float32 in TF32, as tensor cores do (operands cut off to 10 bits behind the point)",

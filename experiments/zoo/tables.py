@@ -15,9 +15,8 @@ def blocks(tables: Tables) -> dict[str, str]:
     pairs = len({(row.kernel, dtype) for row in measured.itertuples() for dtype in row.dtypes.split()})
     of = measured.groupby("kernel", sort=False)
     accused = {kernel for kernel, same in of if same["is_bug"].any()}
-    differs = (planted["fault"] == "race") & planted["sentence"].str.startswith(
-        "out differs"
-    )  # out's label is no bug's
+    # A race's out is labelled nondeterministic, which is none of the labels of bugs that right_tensor counts.
+    differs = (planted["fault"] == "race") & planted["sentence"].str.startswith("out differs")
     right = planted["is_bug"].astype(bool) & (planted["right_tensor"].astype(bool) | differs)
     lines = [
         (kernel, same["package"].iloc[0], same["dtypes"].iloc[0].replace(" ", ", "), same["label"].iloc[0],

@@ -110,7 +110,7 @@ def excess(evidence: Evidence) -> Finding | None:
         if finding := _outlier(evidence, name, rows, ranks, looser, numbers):
             return finding
         if ratio > within:
-            fact = fact or Finding(PRECISION_FLOOR, "kept_sum", numbers | {inside.MARK: inside.WALK})
+            fact = fact or Finding(PRECISION_FLOOR, "kept_sum", numbers | {inside.MARK: inside.LONG_SUM})
     return fact
 
 

@@ -56,7 +56,7 @@ def attend(
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = True, softmax_scale: float | None = None) -> Tensor:
-    """What `attend` returns as out, called as a kernel of one device is."""
+    """Return the out of `attend`, without its lse. Users call their kernels of one device with these arguments."""
     return attend(q, k, v, causal=causal, scale=softmax_scale)[0]
 
 
