@@ -90,14 +90,16 @@ def weights(evidence: "Evidence", inputs: str) -> dict[str, float | str]:
     return {MARK: WEIGHTS} if inputs == "tied" and is_foreign(evidence) else {}
 
 
-def scores(evidence: "Evidence", rung: "Rung") -> Finding | None:
+def scores(evidence: "Evidence", inputs: str) -> Finding | None:
     """An lse with the error of scores that a user's function rounds to the case's 16 bits, as products in them are: at
-    most a unit roundoff, of no one sign, and itself not rounded so. None where it is not."""
-    form = DTYPES[evidence.dtype]
+    most a unit roundoff, itself not rounded so, and of no one sign but on tied inputs, whose q has so few values that
+    the rounding of a scaled one has a mean. None where it is not."""
+    form, rung = DTYPES[evidence.dtype], evidence.rungs[evidence.dtype][inputs]
     stored = 0 < rung.bits <= FORMATS["float16"].precision
     if evidence.tensor != "lse" or not is_foreign(evidence) or form.bytes != 2 or stored:
         return None
-    if rung.level > form.unit_roundoff or abs(rung.outward) > max(ONE_WAY, _by_chance(evidence)):
+    one_way = inputs != "tied" and abs(rung.outward) > max(ONE_WAY, _by_chance(evidence))
+    if rung.level > form.unit_roundoff or one_way:
         return None
     return Finding(PRECISION_FLOOR, SCORES, {MARK: SCORES, "floor": evidence.dtype, "error_rel": rung.level})
 

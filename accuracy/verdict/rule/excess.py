@@ -92,7 +92,7 @@ def excess(evidence: Evidence) -> Finding | None:
     fact = None
     for name, rows, ranks in evidence.by_inputs:
         cancelled = cancellation(evidence, name, rows)
-        if np.isnan(cancelled).any() or inside.scores(evidence, evidence.rungs[evidence.dtype][name]):
+        if np.isnan(cancelled).any() or inside.scores(evidence, name):
             continue
         least = least_of(evidence, rows)
         beyond = math.exp(DEVIATIONS * math.sqrt(np.sum(scatter(evidence, rows) ** 2)) / len(rows))

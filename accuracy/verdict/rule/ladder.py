@@ -64,7 +64,7 @@ def ladder(evidence: Evidence) -> Finding | None:
             if finding := _fault_of_finer(evidence, name, rung):
                 return finding
             continue
-        if finding := inside.scores(evidence, rung):
+        if finding := inside.scores(evidence, name):
             return finding
         numbers: dict[str, float | str] = {"error_rel": rung.level, "inputs": name}
         numbers |= {} if slope is None else {"slope": slope}
@@ -186,11 +186,14 @@ def _beyond(evidence: Evidence, dtype: str, name: str) -> bool:
 
 def _of_scores(evidence: Evidence, form: Format, name: str) -> float:
     """What a user's function may make of scores that it rounds to 16 bits; 0 where scores are small. Where no condition
-    number was recorded, it is no larger than scores, nor they than lse; 0 where there is none either."""
+    number was recorded, it is no larger than scores, nor they than lse; where there is none either, their standard
+    deviation counts, as inputs say it."""
     if form.bytes != 2 or evidence.has_small_scores(name) or not inside.is_foreign(evidence):
         return 0.0
     rows = evidence.all_ranks.where(evidence.all_ranks["inputs"] == name)
-    condition = np.fmax(condition_of_scores(evidence, rows), 0.0) or np.nan_to_num(typical(rows["lse_rms"]))
+    known = (condition_of_scores(evidence, rows), typical(rows["lse_rms"]))
+    spread = evidence.spread_of_scores(str(rows["inputs_options"][0])) if len(rows) else 0.0
+    condition = next((each for each in known if each > 0), spread)
     return float(FOREIGN_SHORT * LEVEL * form.unit_roundoff * condition)
 
 

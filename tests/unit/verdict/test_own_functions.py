@@ -26,15 +26,31 @@ def test_a_function_that_computes_in_tf32_whatever_comes_is_held_to_that_in_floa
 
 def test_scores_rounded_to_16_bits_are_no_bug_of_a_user_s_function_and_more_is() -> None:
     """On peaked inputs, of condition 27, once is 0.41 u times that, above the band; this package's kernels keep scores
-    in float32, and Gaussian inputs excuse nothing."""
+    in float32, and Gaussian inputs excuse nothing. Without that number and lse, scores spread by 27."""
 
-    def of_scores(times: float, options: str = "fn=mine.py:attend", inputs: str = "peaked") -> str:
+    def of_scores(times: float, options: str = "fn=mine.py:attend", inputs: str = "peaked", known: float = 27) -> str:
         error = times * LEVEL * 2.0**-8 * 27
-        peaked = rows("out", ("bfloat16",), inputs=inputs, error_rel=error, condition_softmax=27.0, options=options)
+        more = {"condition_softmax": known, "inputs_options": f"std={math.sqrt(27)}", "options": options}
+        peaked = rows("out", ("bfloat16",), inputs=inputs, error_rel=error, **more)
         return label(pd.DataFrame(peaked), "out", "bfloat16")
 
     assert [of_scores(times) for times in (1.0, 3.9, 4.1)] == ["rounding", "rounding", "logic"]
+    assert [of_scores(times, known=math.nan) for times in (3.9, 4.1)] == ["rounding", "logic"]
     assert (of_scores(3.9, options=""), of_scores(3.9, inputs="gaussian")) == ("logic", "logic")
+
+
+def test_an_lse_of_16_bit_scores_may_be_off_one_way_on_tied_inputs_alone() -> None:
+    """By at most a unit roundoff; a scaled q of tied inputs has few values, whose rounding has a mean."""
+
+    def judged(inputs: str, units: float, outward: float) -> str:
+        error = units * 2.0**-8
+        own = {"inputs": inputs, "error_rel": error, "error_rms": error, "error_outward": outward * error}
+        table = pd.DataFrame(rows("lse", ("bfloat16",), options="fn=mine.py:attend", **own))
+        return str(verdicts(table).set_index("tensor")["finding"]["lse"])
+
+    found = [judged(*each) for each in (("gaussian", 0.2, 0.1), ("gaussian", 0.2, 0.5), ("tied", 0.2, 0.5))]
+    assert found == ["scores", "floor", "scores"]
+    assert judged("tied", 1.1, 0.5) != "scores"
 
 
 def test_gradients_of_a_user_s_function_in_16_bits_inside_are_coarse_and_farther_ones_are_wrong() -> None:
