@@ -44,6 +44,7 @@ def test_by_the_command(words: tuple[str, ...], name: str, accuracy: CommandLine
 
 PICKY = """
 import accuracy
+from accuracy.cli import run
 from accuracy.config import resolve
 from tests.slow.foreign.ring import picky
 
@@ -51,26 +52,24 @@ def of_one_grid(config, given, whole=resolve.with_given):
     return whole({**config, "also": {"shape_one": config["also"]["shape_one"]} if config.get("also") else None}, given)
 
 resolve.with_given = of_one_grid
-found = accuracy.diagnose(picky, seqlen=32, heads=4, heads_kv=2, device="cpu")
+found = accuracy.diagnose(picky, seqlen=32, heads=4, heads_kv=2, device="cpu", world_size=2)
 failed = found.results[(found.results["status"] == "failed") & ~found.results["dtype"].isin(["float32", "float64"])]
 refused = any("mask=full" in each and "head_dim=8" in each for each in found.evidence)
 print(f"<{found.label} {len(failed)} {refused}>", flush=True)
+run.main()
 """
 
 
-def test_what_a_function_refuses_is_asked_by_the_caller_s_processes_too(tmp_path: Path) -> None:
+def test_launched_what_a_ring_refuses_is_asked_from_python_and_by_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(PICKY)
-    for rank in launched(2, "script.py", folder=tmp_path):
-        assert re.findall(r"<(\w+) (\w+) (.*?)>", rank.stdout) == [("rounding", "0", "True")], rank
-
-
-def test_launched_the_command_line_asks_what_a_ring_takes(tmp_path: Path) -> None:
     words = ("experiment=diagnose", "variant=callable", "variant.fn=tests.slow.foreign.ring.picky", "world_size=2")
     left_out = (f"~also.{name}" for name in composed("experiment=diagnose")["also"] if name != "shape_one")
     more = ("device=cpu", "dtype=bfloat16", "problem.mask=causal", "report=false")
-    done, other = launched(2, "-m", "accuracy", *words, *left_out, *more, folder=tmp_path)
-    assert (done.returncode, other.returncode) == (0, 0), done.stderr
-    assert re.search("Not taken, so not asked: .*head_dim=8", done.stdout), done.stdout
+    first, other = launched(2, "script.py", *words, *left_out, *more, folder=tmp_path)
+    for rank in (first, other):
+        assert rank.returncode == 0, rank.stderr
+        assert re.findall(r"<(\w+) (\w+) (.*?)>", rank.stdout) == [("rounding", "0", "True")], rank
+    assert re.search("Not taken, so not asked: .*head_dim=8", first.stdout), first.stdout
 
 
 MODULE = """
