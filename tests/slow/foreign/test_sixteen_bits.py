@@ -15,6 +15,7 @@ from torch import Tensor
 
 import accuracy
 from accuracy.verdict.label import NONDETERMINISTIC, ROUNDING
+from tests.measuring import few_grids
 from tests.sampling import seeds
 from tests.slow.foreign.functions import eager, heads_first, visible
 
@@ -60,10 +61,11 @@ def one_call_in_100(q, k, v, *, causal, softmax_scale):
     ],
 )
 def test_a_fault_is_found_beside_bits_that_change(
-    function: Callable[..., object], tensors: set[str], cause: str, request: pytest.FixtureRequest
+    function: Callable[..., object], tensors: set[str], cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The grid with a second batch item shows a sequence's; a call of 100 needs all runs again."""
     if function is not one_call_in_100:
-        request.getfixturevalue("few_runs_again")
+        monkeypatch.setattr("accuracy.config.resolve.with_given", few_grids("shape_heads", "explain"))
     found = accuracy.diagnose(function, **SMALL)
     assert found.is_bug
     wrong = found.verdicts[found.verdicts["label"].isin(["logic", NONDETERMINISTIC])]
