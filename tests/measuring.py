@@ -84,9 +84,12 @@ def comparable(rows: pd.DataFrame, world: str = "") -> pd.DataFrame:
     return rows.sort_values(["variant", "kernel", "world_size", "dtype", "seed", "tensor", "rank"], ignore_index=True)
 
 
-def few_grids(*more: str) -> Callable[..., Any]:
+USUAL = ("seeds", "probes", "peaked", "tied", "reruns")
+
+
+def few_grids(*more: str, beside: Sequence[str] = USUAL) -> Callable[..., Any]:
     """What takes the place of `resolve.with_given`, so that of a diagnosis' further grids these are left."""
-    whole, kept = resolve.with_given, {"seeds", "probes", "peaked", "tied", "reruns", *more}
+    whole, kept = resolve.with_given, {*beside, *more}
 
     def fewer(config: dict[str, Any], given: Any) -> Any:
         also = {name: grid for name, grid in (config.get("also") or {}).items() if name in kept}

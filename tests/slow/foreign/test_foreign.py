@@ -12,6 +12,7 @@ from accuracy.results.table import TENSORS
 from accuracy.verdict import inside
 from accuracy.verdict.label import BUGS, LOGIC, PRECISION_FLOOR, ROUNDING
 from accuracy.verdict.verdict import verdicts
+from tests.measuring import few_grids
 from tests.slow.foreign import functions
 from tests.slow.foreign.functions import FAULTY, HEALTHY, eager, eager_out, forward_only
 from tests.unit.fault import rates
@@ -162,7 +163,9 @@ def test_scores_in_16_bits_of_few_queries_and_33_000_keys_round_and_another_scal
     assert (rows.query("variant == 'healthy' and tensor == 'out' and rank == -1")["error_rel"] > 4 * 2.1e-4).all()
 
 
-def test_a_sum_that_overflows_float16_is_found_by_equal_weights(few_grids: None) -> None:
+def test_a_sum_that_overflows_float16_is_found_by_equal_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accuracy.config.resolve.with_given", few_grids("probes", beside=()))
+
     def overflowing(q: Any, k: Any, v: Any, **how: Any) -> Any:
         out, lse = eager(q, k, v, **how)
         weights = (lse - torch.einsum("bqhd,bkhd->bhqk", q.float(), k.float()).amax(-1) * how["softmax_scale"]).exp()
