@@ -19,14 +19,22 @@ from accuracy.measurement.pipeline import Pipeline
 from accuracy.results import table
 from accuracy.simulate.program import RunRanks
 
-composed = cache(resolve.compose)
-"""Plain dicts and lists, to be read only: the same words give the same object."""
 COSTS = ["seconds", "peak_bytes"]  # columns that differ between runs of equal cases
 TINY = ("problem.seqlen=96", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=8", "problem.batch=2")
 
 
+def composed(*overrides: str, folders: Sequence[Path] = ()) -> Any:
+    """Plain dicts and lists, to be read only: the same words give the same object."""
+    return _composed(overrides, tuple(folders))
+
+
+@cache
+def _composed(overrides: tuple[str, ...], folders: tuple[Path, ...]) -> Any:
+    return resolve.compose(*overrides, folders=folders)
+
+
 def configuration(*overrides: str, folders: Sequence[Path] = ()) -> Configuration:
-    return read_settled(composed(*overrides, folders=tuple(folders)), folders)
+    return read_settled(composed(*overrides, folders=folders), folders)
 
 
 def pipeline(run_ranks: RunRanks | None = None) -> Pipeline:
@@ -76,9 +84,12 @@ def comparable(rows: pd.DataFrame, world: str = "") -> pd.DataFrame:
     return rows.sort_values(["variant", "kernel", "world_size", "dtype", "seed", "tensor", "rank"], ignore_index=True)
 
 
-def few_grids(*more: str) -> Callable[..., Any]:
+USUAL = ("seeds", "probes", "peaked", "tied", "reruns")
+
+
+def few_grids(*more: str, beside: Sequence[str] = USUAL) -> Callable[..., Any]:
     """What takes the place of `resolve.with_given`, so that of a diagnosis' further grids these are left."""
-    whole, kept = resolve.with_given, {"seeds", "probes", "peaked", "tied", "reruns", *more}
+    whole, kept = resolve.with_given, {*beside, *more}
 
     def fewer(config: dict[str, Any], given: Any) -> Any:
         also = {name: grid for name, grid in (config.get("also") or {}).items() if name in kept}

@@ -12,6 +12,7 @@ from accuracy.results.table import TENSORS
 from accuracy.verdict import inside
 from accuracy.verdict.label import BUGS, LOGIC, PRECISION_FLOOR, ROUNDING
 from accuracy.verdict.verdict import verdicts
+from tests.measuring import few_grids
 from tests.slow.foreign import functions
 from tests.slow.foreign.functions import FAULTY, HEALTHY, eager, eager_out, forward_only
 from tests.unit.fault import rates
@@ -96,7 +97,9 @@ def test_few_numbers_whose_errors_point_one_way_by_chance_are_no_bug(monkeypatch
     assert accused[5.0] == 0 < accused[0.0]
 
 
-def test_a_result_that_hangs_on_an_earlier_call_s_scale_is_named_and_an_ignored_scale_is_not(few_grids: None) -> None:
+def test_a_result_that_hangs_on_an_earlier_call_s_scale_is_named_and_an_ignored_scale_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As a graph with the scale baked in, whose key has shapes only (flashinfer #4014)."""
     scales: dict[Any, float] = {}
 
@@ -107,6 +110,7 @@ def test_a_result_that_hangs_on_an_earlier_call_s_scale_is_named_and_an_ignored_
     def of_no_scale(q: Any, k: Any, v: Any, *, causal: bool, softmax_scale: float) -> Any:
         return eager(q, k, v, causal=causal, softmax_scale=q.shape[-1] ** -0.5, group=None)
 
+    monkeypatch.setattr("accuracy.config.resolve.with_given", few_grids("reruns", beside=()))
     how: dict[str, Any] = FEW_TOKENS | {"softmax_scale": 0.2, "world_size": 1}
     found = [accuracy.diagnose(fn, **how) for fn in (of_first_call, of_no_scale)]
     assert [("of the call before" in each.sentence, each.is_bug) for each in found] == [(True, True), (False, True)]
@@ -128,8 +132,7 @@ def test_a_case_that_is_wrong_once_is_no_condition(few_grids: None) -> None:
     assert found.sentence.startswith("out differs from run to run")
 
 
-@pytest.mark.parametrize("few_grids", [("shape_shifted",)], indirect=True)
-def test_float32_inside_is_a_fact_on_all_inputs_in_float64_and_hides_no_fault(few_grids: None) -> None:
+def test_float32_inside_is_a_fact_on_all_inputs_in_float64_and_hides_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes add up to more than a rounding, tied inputs cancel, and scores below -10 are no matter of precision."""
 
     def clamped(q: Any, k: Any, v: Any, *, causal: bool, softmax_scale: float) -> Any:
@@ -138,10 +141,12 @@ def test_float32_inside_is_a_fact_on_all_inputs_in_float64_and_hides_no_fault(fe
         scores = functions.visible(scores) if causal else scores
         return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v).to(q.dtype)
 
-    right, wrong = (
-        accuracy.diagnose(fn, **FEW_TOKENS | {"seqlen": 192}, dtype=["float32", "float64"], world_size=1)
-        for fn in (eager_out, clamped)
-    )
+    def diagnosed(fn: Any, *grids: str) -> accuracy.Diagnosis:
+        with monkeypatch.context() as patch:
+            patch.setattr("accuracy.config.resolve.with_given", few_grids("shape_shifted", "probes", beside=grids))
+            return accuracy.diagnose(fn, **FEW_TOKENS | {"seqlen": 192}, dtype=["float32", "float64"], world_size=1)
+
+    right, wrong = diagnosed(eager_out, "peaked", "tied"), diagnosed(clamped)
     assert (right.label, right.is_bug) == (ROUNDING, False), right.sentence
     wrong_in = {*wrong.verdicts.query("tensor == 'out' and seqlen == 192 and label == 'logic'")["dtype"]}
     assert wrong_in == {"float32", "float64"}
@@ -162,7 +167,9 @@ def test_scores_in_16_bits_of_few_queries_and_33_000_keys_round_and_another_scal
     assert (rows.query("variant == 'healthy' and tensor == 'out' and rank == -1")["error_rel"] > 4 * 2.1e-4).all()
 
 
-def test_a_sum_that_overflows_float16_is_found_by_equal_weights(few_grids: None) -> None:
+def test_a_sum_that_overflows_float16_is_found_by_equal_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accuracy.config.resolve.with_given", few_grids("probes", beside=()))
+
     def overflowing(q: Any, k: Any, v: Any, **how: Any) -> Any:
         out, lse = eager(q, k, v, **how)
         weights = (lse - torch.einsum("bqhd,bkhd->bhqk", q.float(), k.float()).amax(-1) * how["softmax_scale"]).exp()

@@ -42,8 +42,22 @@ def test_by_the_command(words: tuple[str, ...], name: str, accuracy: CommandLine
     assert ("dk and dv are wrong" in done.out) == (name == "wrong"), done.out
 
 
-PICKY = """
+SUITE = """
+from accuracy import assert_accurate
+from tests.contract.variant import somebody
+
+SMALL = {"seqlen": 48, "heads": 4, "heads_kv": 2, "head_dim": 16}
+
+def test_broken():
+    assert_accurate(somebody.rank_one_doubles_dq, dtype="float32", world_size=2, **SMALL)
+
+def test_raising():
+    assert_accurate(somebody.rank_one_raises, dtype="float32", world_size=2, **SMALL)
+"""
+LAUNCHED = """
+import pytest
 import accuracy
+from accuracy.cli import run
 from accuracy.config import resolve
 from tests.slow.foreign.ring import picky
 
@@ -51,26 +65,34 @@ def of_one_grid(config, given, whole=resolve.with_given):
     return whole({**config, "also": {"shape_one": config["also"]["shape_one"]} if config.get("also") else None}, given)
 
 resolve.with_given = of_one_grid
-found = accuracy.diagnose(picky, seqlen=32, heads=4, heads_kv=2, device="cpu")
+found = accuracy.diagnose(picky, seqlen=32, heads=4, heads_kv=2, device="cpu", world_size=2)
 failed = found.results[(found.results["status"] == "failed") & ~found.results["dtype"].isin(["float32", "float64"])]
 refused = any("mask=full" in each and "head_dim=8" in each for each in found.evidence)
 print(f"<{found.label} {len(failed)} {refused}>", flush=True)
+pytest.main(["-q", "-p", "no:cacheprovider", "test_suite.py"])
+run.main()
 """
 
 
-def test_what_a_function_refuses_is_asked_by_the_caller_s_processes_too(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(PICKY)
-    for rank in launched(2, "script.py", folder=tmp_path):
-        assert re.findall(r"<(\w+) (\w+) (.*?)>", rank.stdout) == [("rounding", "0", "True")], rank
-
-
-def test_launched_the_command_line_asks_what_a_ring_takes(tmp_path: Path) -> None:
+def test_launched_it_is_asked_what_it_takes_and_of_an_assertion_the_first_rank_names_the_worst(tmp_path: Path) -> None:
+    """Asked from Python and by the command line; with the assertion every rank fails."""
+    (tmp_path / "script.py").write_text(LAUNCHED)
+    (tmp_path / "test_suite.py").write_text(SUITE)
     words = ("experiment=diagnose", "variant=callable", "variant.fn=tests.slow.foreign.ring.picky", "world_size=2")
     left_out = (f"~also.{name}" for name in composed("experiment=diagnose")["also"] if name != "shape_one")
     more = ("device=cpu", "dtype=bfloat16", "problem.mask=causal", "report=false")
-    done, other = launched(2, "-m", "accuracy", *words, *left_out, *more, folder=tmp_path)
-    assert (done.returncode, other.returncode) == (0, 0), done.stderr
-    assert re.search("Not taken, so not asked: .*head_dim=8", done.stdout), done.stdout
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    first, other = launched(2, "script.py", *words, *left_out, *more, folder=tmp_path, **alone)
+    for rank in (first, other):
+        assert rank.returncode == 0, rank.stderr
+        assert re.findall(r"<(\w+) (\w+) (.*?)>", rank.stdout) == [("rounding", "0", "True")], rank
+    assert re.search("Not taken, so not asked: .*head_dim=8", first.stdout), first.stdout
+    output = first.stdout + other.stdout
+    assert output.count("2 failed in") == 2, output
+    assert len(re.findall("E .*dq is .* times as far from float64 .*, on rank 1 .* times", output)) == 1
+    assert len(re.findall("E .*rank 1: ValueError: on purpose", output)) == 1
+    assert len(re.findall("E .*not accurate: rank 0 says where", output)) == 2
+    assert "def assert_accurate" not in output  # none of the tool's source
 
 
 MODULE = """

@@ -63,7 +63,7 @@ def of_no_scale(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale:
     return of_any_dtype(q, k, v, causal=causal, softmax_scale=q.shape[3] ** -0.5)
 
 
-@pytest.mark.stress(3)
+@pytest.mark.stress(2)
 @pytest.mark.parametrize(
     ("function", "how", "most", "refused"),
     [

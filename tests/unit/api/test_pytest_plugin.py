@@ -13,13 +13,8 @@ from accuracy.report import build
 from accuracy.results.run_table import read_run
 from accuracy.world import processes
 
-LOADED = (
-    build,
-    decision,
-    processes,
-    recorder,
-    symbolic_shapes,
-)  # a pytest in pytest forgets what it was the first to import
+LOADED = build, decision, processes, recorder, symbolic_shapes
+"""A pytest in pytest forgets what it was the first to import."""
 SUITE = """
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -51,14 +46,8 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     """suite(SOURCE, *words) -> what pytest says of it, in a folder of its own; apart: in a process of its own, too."""
     monkeypatch.setenv("PYTHONPATH", str(PACKAGE.parent))
     installed = entry_points(group="pytest11", name="accuracy")  # pytest finds it there by itself; no bare checkout
-    usual = [
-        "-q",
-        *([] if installed else ["-p", "accuracy.api.pytest_plugin"]),
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:hypothesispytest",
-    ]
+    usual = ["-q", *([] if installed else ["-p", "accuracy.api.pytest_plugin"])]
+    usual += ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
 
     def said(source: str, *words: str, apart: bool = False) -> str:
         pytester.makepyfile(test_suite=source)

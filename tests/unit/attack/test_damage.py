@@ -154,7 +154,7 @@ def undamaged() -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.stress(6)
+@pytest.mark.stress(4)
 @pytest.mark.parametrize("seed", seeds(80))
 @pytest.mark.parametrize("pair", PAIRS, ids=[f"{Path(target).name}-{command}" for target, command in PAIRS])
 def test_a_damaged_file_is_told_or_changes_no_number(

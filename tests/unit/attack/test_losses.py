@@ -45,7 +45,7 @@ def test_there_are_100_ways_and_the_runs_are_what_they_take_them_for(runs: Path,
     assert (status_of(runs / "failing", baseline), status_of(runs / "healthy", baseline)) == (1, 0)
 
 
-@pytest.mark.stress(5)
+@pytest.mark.stress(3)
 @pytest.mark.parametrize("name", EDITS)
 def test_a_run_that_lost_something_never_passes_and_a_healthy_one_is_incomplete(
     name: str, runs: Path, baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -72,7 +72,7 @@ ALONE = {  # without a baseline
 }
 
 
-@pytest.mark.stress(7)
+@pytest.mark.stress(5)
 @pytest.mark.parametrize("name", [*OUTCOMES, *ALONE])
 def test_a_run_has_its_exit_status_and_says_why(gate: Gate, name: str, baseline: Path) -> None:
     made, words, status, *texts = OUTCOMES.get(name) or ALONE[name]
