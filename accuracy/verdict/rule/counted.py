@@ -40,7 +40,8 @@ from accuracy.verdict.rows import Rows, largest, mean, present
 HALF_A_KEY = 0.5
 WROTE = ("wrote to", "wrote next to")
 WRONG_RESULT = "WrongResult: "  # in the reasons of failed cases, as the words above
-STRIDES = ("of tensors of other strides", "of a second call, with tensors of other strides,")
+_OTHER = "of tensors of other strides (heads before tokens)"
+STRIDES = (_OTHER, f"of a second call, {_OTHER},")
 """Any second call may be as far off, of a race or of unwritten memory: the case that says so was not run again."""
 
 
