@@ -168,8 +168,8 @@ def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:
     within: dict[int, list[str]] = {}  # by their most tokens, features that no case has in more than one tile
     for name, word in FEATURES.items():
         has = rows["softcap"] > 0 if word in rows else rows["mask"].str.contains(word)
-        if has.any() and (most := int(rows.loc[has, "seqlen"].max())) <= TILE:
-            within.setdefault(most, []).append(name)
+        if has.any() and (longest := int(rows.loc[has, "seqlen"].max())) <= TILE:
+            within.setdefault(longest, []).append(name)
     several, own = sizes[sizes > 1], rows["options"].map(fields.is_foreign).any()
     few = rows.loc[rows["seqlen_q"] != rows["seqlen"], "mask"].astype(str)  # masks of fewer queries than keys
     missing = {
