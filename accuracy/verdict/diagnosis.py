@@ -166,9 +166,10 @@ def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:
         return ()
     masks, sizes = " ".join({*rows["mask"].astype(str)}), rows["world_size"]
     within: dict[int, list[str]] = {}  # by their most tokens, features that no case has in more than one tile
+    least = min(TILE, int(rows["seqlen"].max()) - 1)
     for name, word in FEATURES.items():
         has = rows["softcap"] > 0 if word in rows else rows["mask"].str.contains(word)
-        if has.any() and (longest := int(rows.loc[has, "seqlen"].max())) <= TILE:
+        if has.any() and (longest := int(rows.loc[has, "seqlen"].max())) <= least:
             within.setdefault(longest, []).append(name)
     several, own = sizes[sizes > 1], rows["options"].map(fields.is_foreign).any()
     few = rows.loc[rows["seqlen_q"] != rows["seqlen"], "mask"].astype(str)  # masks of fewer queries than keys
