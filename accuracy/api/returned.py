@@ -5,7 +5,9 @@ Operands of such a product are rounded to 11 bits, to the nearest or cut off, be
 q, k, v and dout can be computed: attention of these, rounded, in float64. Of the other operands, P and dS, the order of
 operations decides. So of out's error the part from q, k and v is known: of three roundings of four (q and k in the
 scores, v beside P) it is 0.85 in the mean, as the square root of 3 / 4 has it, and for errors of another kind the
-correlation is 0 to within 1 / sqrt(elements), and negative where the other way of rounding is right.
+correlation is 0 to within 1 / sqrt(elements), and negative where the other way of rounding is right. Cut numbers are
+too small in the mean, by a factor that a fault may make, too; so the correlation is that of what no factor makes. It is
+as large: q, k, v and P are cut by amounts as independent as those of rounding are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -116,7 +118,15 @@ def in_tf32(
         inside = policy.cast(truth.policy, "tf32")
         found = exact(*own, attention=attention, rounding=inside, **stored)
         known = found.reference.out - truth.reference.out
-        size, most = float(error.norm()), MOST * float(known.norm())
-        if most >= size and float((error * known).sum()) > ALIKE * size * most / MOST:
+        within = float(error.norm()) <= MOST * float(known.norm())
+        own_part, part = (_but_for_a_factor(x, truth.reference.out) for x in (error, known))
+        size = float(own_part.norm()) * float(part.norm())
+        if within and float((own_part * part).sum()) > ALIKE * size > 0:
             return way, replace(found, policy=truth.policy)
     return None
+
+
+def _but_for_a_factor(error: Tensor, reference: Tensor) -> Tensor:
+    """Return an error without the part that a factor times the reference has."""
+    square = float(reference.square().sum())
+    return error - reference * (float((error * reference).sum()) / square if square else 0.0)

@@ -27,6 +27,10 @@ from accuracy.verdict.words import GROWS, KEPT_SUM, LONG_SUM, TRACED
 LONG, GROWN = 256, 1.15
 """Tokens from which errors are compared; by which that of sums in 16 bits grows from 528 to 2,304 at least, and
 that of sums in float32 does not: 1.2 to 1.7, 0.96 to 1.0."""
+TILE = 128
+"""Keys that a kernel takes in one turn of its loop, at most: with no more it has no second tile that could be wrong."""
+FEATURES = {"windows": "window=", "packed documents": "documents=", "a softcap": "softcap"}
+"""Of a problem, which a further grid may try over few tokens alone, and how a mask or the table has them."""
 
 
 def diagnoses(
@@ -161,6 +165,12 @@ def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:
     if rows.empty:
         return ()
     masks, sizes = " ".join({*rows["mask"].astype(str)}), rows["world_size"]
+    within: dict[int, list[str]] = {}  # by their most tokens, features that no case has in more than one tile
+    least = min(TILE, int(rows["seqlen"].max()) - 1)
+    for name, word in FEATURES.items():
+        has = rows["softcap"] > 0 if word in rows else rows["mask"].str.contains(word)
+        if has.any() and (longest := int(rows.loc[has, "seqlen"].max())) <= least:
+            within.setdefault(longest, []).append(name)
     several, own = sizes[sizes > 1], rows["options"].map(fields.is_foreign).any()
     few = rows.loc[rows["seqlen_q"] != rows["seqlen"], "mask"].astype(str)  # masks of fewer queries than keys
     missing = {
@@ -181,7 +191,8 @@ def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:
         "runs again": rows["repeats_differ"].isna().all(),
     }
     most = f"more than {count(int(rows['seqlen'].max()), 'token')} or {count(int(sizes.max()), 'rank')}"
-    return *(name for name, lacks in missing.items() if lacks), most
+    short = [f"{' or '.join(names)} over more than {count(tokens, 'token')}" for tokens, names in within.items()]
+    return *(name for name, lacks in missing.items() if lacks), *short, most
 
 
 def too_little(results: pd.DataFrame) -> tuple[str | None, dict[int, str]]:

@@ -29,6 +29,7 @@ TIMES = 8.0
 LEAST = 1 / 16  # of a unit roundoff: less is no rounding to float32 of more than a few elements
 ONE_WAY = 0.3  # of the error's root mean square; a constant factor's share is 0.8 for Gaussian references
 DEVIATIONS = 5.0
+THIRD = 3.0
 THREE_PRODUCTS = 16.0
 """Unit roundoffs that dq and dk lose to three products of parts in TF32 that are cut off: four operands 2.8 each in the
 mean, and twice the product of two small parts, 2."""
@@ -73,6 +74,15 @@ def is_healthy(verdicts: pd.DataFrame) -> "pd.Series[bool]":
     """Which verdicts are of rounding alone, or state such a fact."""
     facts = pd.Series([MARK in numbers for numbers in verdicts["numbers"]], index=verdicts.index, dtype=bool)
     return (verdicts["label"] == ROUNDING) | (facts & ~verdicts["label"].isin(BUGS))
+
+
+def below_a_third(verdicts: pd.DataFrame, bugs: pd.DataFrame) -> "pd.Series[bool]":
+    """Which verdicts have less than a third of the least error that a bug has in that tensor and dtype, as a rank is
+    right below three times single device's error. Of a tensor that is only right as float32 inside is no fault, a bug
+    of 1e-6 is within what is allowed."""
+    keys = list(zip(verdicts["tensor"], verdicts["dtype"], strict=True))
+    least = bugs.groupby(["tensor", "dtype"])["error_rel"].min().reindex(keys).to_numpy()
+    return verdicts["error_rel"] < least / THIRD
 
 
 def with_mark(verdicts: pd.DataFrame, mark: str) -> frozenset[str]:

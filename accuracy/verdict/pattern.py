@@ -16,7 +16,7 @@ from accuracy.results.table import ALL_RANKS, ALL_TENSORS
 from accuracy.verdict import growth, label
 from accuracy.verdict.evidence import INDEPENDENT, times_single_device
 from accuracy.verdict.facts import FORWARD, leading
-from accuracy.verdict.inside import is_healthy
+from accuracy.verdict.inside import below_a_third, is_healthy
 from accuracy.verdict.rows import combinations
 from accuracy.verdict.rule.factor import STANDARD_ERRORS
 
@@ -204,7 +204,8 @@ def _conditions(judged: pd.DataFrame, wrong: pd.DataFrame, asked: "pd.Series[boo
 
     Right is a problem that was measured as the wrong ones were, asked: on inputs that show it, in a dtype and on a
     number of ranks that are wrong (in 16 bits, where a few rows' fault is below rounding, only if no finer one is), and
-    in which each of the wrong tensors is healthy there. One token has weight 1 whatever is done to it: it is none."""
+    in which each of the wrong tensors is healthy there, by no fact alone that a small bug would be, too. One token has
+    weight 1 whatever is done to it: it is none."""
     bugs = judged[judged["label"] == wrong["label"].iloc[0]]
     bad = judged["_problem"].isin(bugs["_problem"])
     of_tensors = judged["tensor"].isin(wrong["tensor"])
@@ -217,10 +218,12 @@ def _conditions(judged: pd.DataFrame, wrong: pd.DataFrame, asked: "pd.Series[boo
         return {"settings": (tuple(f"world_size={size}" for size in sizes),)}
     dtypes = {name for name in bugs["dtype"] if DTYPES[name].bytes > 2} or {*bugs["dtype"]}
     alike = asked & of_tensors & judged["dtype"].isin(dtypes) & judged["world_size"].isin(bugs["world_size"])
-    ill = judged["_problem"].isin(judged.loc[of_tensors & ~judged["_healthy"], "_problem"])
+    clear = judged["_problem"].isin(judged.loc[of_tensors & below_a_third(judged, bugs), "_problem"])
+    only_a_fact = judged["_healthy"] & (judged["label"] != label.ROUNDING) & ~clear
+    ill = judged["_problem"].isin(judged.loc[of_tensors & (~judged["_healthy"] | only_a_fact), "_problem"])
     right = judged["_problem"].isin(judged.loc[alike, "_problem"]) & ~ill & ~bad & (judged["seqlen"] > 1)
     few = judged["seqlen_q"] < judged["seqlen"]
-    if not (bad.iloc[0] or (few & bad).any()):  # a few queries of many keys may hide what more would show
+    if not (few & bad).any():  # a few queries of many keys may hide what more would show
         right &= ~few
     judged, bad = judged[bad | right], bad[bad | right]
     if bad.all():

@@ -117,6 +117,14 @@ def test_tf32_is_a_fact_that_is_told_and_no_fault_unless_float32_is_asked(produc
         refused(f"{tensor} is wrong", in_tf32(product, **fault), q, k, v, **how, arithmetic="tf32")
 
 
+@pytest.mark.parametrize("factor", [0.9995, 0.998, 1.0005])
+def test_a_factor_as_large_as_cut_operands_make_is_no_tf32(factor: float) -> None:
+    """Operands that are cut off make out smaller, too; lse, which is right, is not accused in its place."""
+    x, found = returned("float32")
+    refused(r"\Aout is wrong.*\n(?!lse)", factor * found["out"], x.q, x.k, x.v, causal=True, lse=found["lse"])
+    refused(r"\Aout is wrong", factor * found["out"], x.q, x.k, x.v, causal=True)
+
+
 def test_a_result_of_zeros_and_a_result_on_one_of_several_ranks_are_told_as_such(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -75,6 +75,8 @@ def test_a_few_queries_of_many_keys_are_no_right_neighbour() -> None:
     assert among(few, *full, *causal, main=main, wrong={"mask": "full", "seqlen": (16, 43)}).settings == (
         ("mask=full",),
     )
+    short, long = small("short", seqlen=8, seqlen_q=8), {"seqlen": int(main["seqlen"].iloc[0])}
+    assert among(few, short, main=main, wrong=long).settings_right == ("seqlen=8",)
 
 
 def test_a_problem_that_is_ill_otherwise_or_was_measured_otherwise_is_no_right_neighbour() -> None:

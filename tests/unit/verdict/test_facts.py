@@ -161,6 +161,9 @@ def test_what_was_not_tried_and_what_failed_is_named() -> None:
             is_missing,
         ]
     assert {"windows", "odd numbers of ranks", "runs again"} <= {*facts_of(healthy()).not_tried}
+    short = pd.concat([mine, mine.assign(mask="causal,window=10", seqlen=16), mine.assign(softcap=2.0, seqlen=129)])
+    told = [each for each in facts_of(short).not_tried if "16 tokens" in each or "softcap" in each or "129" in each]
+    assert told == ["windows over more than 16 tokens"]  # within one tile; 129 have two
     failed = [row("", "bfloat16", 1, -1, 0, status="failed", reason=f"ValueError: got {n}", seqlen=n, case_id=f"{n}")
               | {"tensor": None, "error_rel": float("nan")} for n in (7, 9)]  # fmt: skip
     found = facts_of(with_rows(healthy(), *failed))

@@ -1,5 +1,6 @@
 """A cause is named where it is proven, and what follows from it; planted faults get the cause that all cases prove."""
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -39,6 +40,13 @@ def test_hypotheses_with_the_same_prediction_are_named_together_and_fitted_ones_
     rows = [explained("dq", "the idea"), explained("dq", "its twin"), explained("dq", "a fit", freedom=3),
             explained("dq", "another", 1.0, from_best=1.0)]  # fmt: skip
     assert known(rows, "dq").causes["dq"].names == ("the idea", "its twin")
+
+
+def test_in_16_bits_dq_does_not_tell_a_wrong_lse_from_a_wrong_delta() -> None:
+    words = {"cause": "the backward is given a wrong lse and delta, all else in dq being right"}
+    for case, said in (("float64-4-0-gaussian", "lse and delta"), ("bfloat16-4-0-gaussian", "lse or delta")):
+        row = explained("dq", "another lse or delta (backward)", case_id=case, **words)
+        assert said in known([row], "dq").causes["dq"].text
 
 
 def test_consequences_are_named_as_such_only_where_they_are_proven() -> None:
@@ -123,6 +131,24 @@ def test_of_two_factors_that_one_case_cannot_tell_apart_the_one_of_all_cases_is_
     assert both.text == "dk is 1/W times what it should be"
 
 
+def test_a_constant_that_a_factor_is_by_chance_in_one_case_is_not_named() -> None:
+    """The backward has the scale of as many dims as a tile of 2^n has; of 40, sqrt(40/64) is 1/(0.2 sqrt(40)), too."""
+
+    def padded(plain: Plain) -> dict[str, torch.Tensor]:
+        dim = plain.q.shape[-1]
+        right = plain.results()
+        return right | {"dk": right["dk"] * math.sqrt(dim / 2 ** math.ceil(math.log2(dim)))}
+
+    def text(*dims: int) -> str:
+        (found,) = of_cases(padded, *(("world_size=1", f"problem.head_dim={dim}") for dim in dims)).values()
+        return found.text
+
+    assert text(40) == "dk is 1/(the softmax scale x sqrt(D)) times what it should be"
+    times = "dk is {} times what it should be"
+    assert {*text(40, 24).split("; elsewhere ")} == {times.format(0.790569415), times.format(0.8660254038)}
+    assert text(40, 160) == times.format(0.790569415)
+
+
 def test_a_plain_mask_s_cause_is_named_before_pairs_that_prove_more_cases_under_windows() -> None:
     shape = {"world_size": 4, "heads_kv": 4, "heads": 4, "batch": 1, "head_dim": 16, "seqlen": 16}
     masks = ("causal,window=10", "causal,window=4", "causal")
@@ -153,4 +179,5 @@ def test_a_cause_makes_no_bug_of_a_fact_in_a_problem_that_does_not_prove_it() ->
     table = pd.concat([main, batch], ignore_index=True)
     wrong = facts_of(bend(table, {"tensor": "out", "batch": 2}, error_rel=0.5), [cause])
     assert (wrong.label, wrong.settings, wrong.sound_dtypes) == ("logic", (("batch=2",),), ())
-    assert (facts_of(table).label, facts_of(table, [cause]).settings) == ("rounding", (("batch=2",),))
+    proven = facts_of(table, [cause])  # the main problem is as far off and was not explained: no right neighbour
+    assert (facts_of(table).label, proven.label, proven.settings) == ("rounding", "logic", ())

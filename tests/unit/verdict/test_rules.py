@@ -154,8 +154,10 @@ def test_a_leak_is_said_of_the_dtypes_that_show_it_and_of_none_without_numbers()
 def test_what_failed_without_numbers_is_not_measured_and_a_wrong_shape_is_invalid() -> None:
     bare = {**row("out", "bfloat16", 4, -1, 0), "tensor": None, "error_rel": None, "status": "failed"}
     wrong = "WrongResult: dq came as (1,) torch.float32, expected (2,)"
+    stale = "WrongResult: dq of other inputs is that of the call before"
     for reason, tensor, expected in (
         ("OutOfMemoryError: no", "out", NOT_MEASURED), (wrong, "dq", "invalid"), (wrong, "out", NOT_MEASURED),
+        (stale, "dq", "invalid"), (stale, "out", NOT_MEASURED),
         ("rank 0: RuntimeError: the variant wrote to its inputs", "out", "invalid"),
     ):  # fmt: skip
         assert label(pd.DataFrame([bare | {"reason": reason}]), tensor, "bfloat16") == expected
