@@ -75,7 +75,7 @@ def test_a_rule_fires_on_what_it_is_for(
 
 @pytest.mark.parametrize(("times", "expected"), [(1.0, "precision_floor"), (4.1, LOGIC)])
 def test_delta_bears_the_mark_of_an_out_that_is_as_far_off(times: float, expected: str) -> None:
-    """As autocast to bfloat16 has it: two roundings of out are more than one of delta may be, whose bits tell nothing."""
+    """As autocast to bfloat16 has it: two roundings of out are more than delta may have, whose bits tell nothing."""
     wide, far = ("float16", "float32"), 1.9 * 2.0**-8
     table = bend(healthy(), {"tensor": "out", "dtype": wide}, error_rel=far, significand_bits=8.0)
     table = bend(table, {"tensor": "delta", "dtype": wide}, error_rel=times * far)
