@@ -82,3 +82,11 @@ def test_what_healthy_functions_round_passes_and_a_fault_beside_it_does_not(
         assert_close(wrong, q, k, v, dout=dout, causal=causal, softmax_scale=0.2)
     with pytest.raises(AssertionError, match=rf"^{tensor} is wrong"):  # a fused kernel has neither
         assert_close(without_maximum(softmax), q, k, v, dout=dout, causal=causal, softmax_scale=0.2, policy="kernel")
+
+
+@pytest.mark.parametrize(("factor", "is_told"), [(1.0, True), (1.0 + 2.0**-12, False)])
+def test_float32_inside_float64_is_told_and_a_factor_beyond_it_is_not(factor: float, is_told: bool) -> None:
+    tensors = drawn(torch.float64, 0.0, 0.0)
+    with pytest.raises(AssertionError, match=r"^out is wrong") as raised:
+        assert_close(without_maximum("exp", factor=factor), *tensors[:3], softmax_scale=0.2)
+    assert ("float32's size" in str(raised.value)) == is_told
