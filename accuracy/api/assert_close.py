@@ -155,8 +155,8 @@ def assert_close(
     if short and rounding.weights != rounding.dtype:
         source += f", and weights once in {rounding.weights}"
     if wrong and policy == "loosest" and not short:
-        names = {line.split()[0] for line in wrong}
-        for other in uncounted.others(names, tensors, truth, attention, **stored):
+        beside = {line.split()[0] for line in wrong}
+        for other in uncounted.others(beside, tensors, truth, attention, **stored):
             if not [line for name, x in found.items() for line in _judge(name, x, other, layout)]:
                 wrong = []
                 break
@@ -179,7 +179,8 @@ def assert_close(
             wrong.append("lse is in base 2: times ln 2 it is right")
         if truth.policy.dtype == "float64":  # a function that computes in float32 inside promises no more
             coarser = policy_of(policy, "float32", pieces)
-            inside = replace(exact(*tensors, attention=attention, rounding=coarser, **stored), policy=truth.policy)
+            inside = exact(*tensors, attention=attention, rounding=coarser, **stored)  # type: ignore[misc]
+            inside = replace(inside, policy=truth.policy)
             least = SHIFT[4] * unit("float32")
             if not [line for name, x in found.items() for line in _judge(name, x, inside, layout, least)]:
                 wrong.append("every error is of float32's size: what computes in float32 inside is right for float32")

@@ -56,8 +56,8 @@ def scaled_queries(tensors: list[Any], truth: Exact, attention: Attention, **sto
     q, k, v, dout = tensors
     scale = _scale(q, attention)
     for of_q, of_k in ((scale, 1.0), (scale * math.log2(math.e), 1.0), (math.sqrt(scale), math.sqrt(scale))):
-        own = ((x.float() * factor).to(x.dtype).double() / factor for x, factor in ((q, of_q), (k, of_k)))
-        yield exact(*own, v, dout, attention=attention, rounding=truth.policy, **stored)
+        query, key = ((x.float() * factor).to(x.dtype).double() / factor for x, factor in ((q, of_q), (k, of_k)))
+        yield exact(query, key, v, dout, attention, truth.policy, **stored)
 
 
 def through_maximum(tensors: list[Any], truth: Exact, attention: Attention) -> Exact:
