@@ -14,7 +14,7 @@ import pandas as pd
 
 from accuracy.core.number import count, listed, on_ranks, plain
 from accuracy.results.table import ALL_RANKS
-from accuracy.verdict.floor import coarser_format
+from accuracy.verdict.floor import WITHIN, WITHIN_GRADIENT, coarser_format
 from accuracy.verdict.label import EXCESS_ROUNDING, INVALID, LOGIC, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
 
 FAR = 4.0  # times the most that rounding makes: no rounding more or less explains that
@@ -58,7 +58,8 @@ def label_of(
     coarse = row["tensor"] == "lse" and 0 < row["significand_bits"] <= SHORT
     if row["times"] <= 1 and row["times_row"] <= 1 and not row["beyond"] and not coarse:
         return ROUNDING, f"{plain(row['times'])} times what rounding{row['inside'] and ' to float32'} explains"
-    found = coarser_format(row["error_rel"], row["significand_bits"], ranks, effective)
+    most = WITHIN_GRADIENT if row["tensor"] in ("dq", "dk", "dv") else WITHIN
+    found = coarser_format(row["error_rel"], row["significand_bits"], ranks, effective, most=most)
     if found and (not row["beyond"] or explained(found[0])):
         return PRECISION_FLOOR, f"only as good as {found[0]}: {found[1]}"
     if row["beyond"]:

@@ -22,7 +22,8 @@ that are beyond any rounding in the dtype.
   a format that shows on Gaussian inputs.
 
 What does not fall is `precision_floor` where it bears the mark of a known format (see `accuracy.verdict.floor`), else
-`logic`.
+`logic`. delta = sum_d dout out bears the mark that out has: it is off by sum_d dout e, e the error of out, and where
+dims err independently as far as out, relative to itself; 4 times as far is allowed, as between a format and its error.
 
 `beyond`: the column of that name counts the elements of a tensor that are farther from the reference than a certain
 error bound for rounding everything that may be stored to the dtype, or to a coarser one that the case asks for
@@ -68,7 +69,7 @@ def ladder(evidence: Evidence) -> Finding | None:
             return finding
         numbers: dict[str, float | str] = {"error_rel": rung.level, "inputs": name}
         numbers |= {} if slope is None else {"slope": slope}
-        if found := _coarser(evidence, rung, evidence.effective, ranks["error_rel"]):
+        if found := _coarser(evidence, dtype, name, evidence.effective, ranks["error_rel"]):
             numbers |= {"floor": found[0], "mark": found[1]}
             return Finding(PRECISION_FLOOR, "floor", numbers)
         if rung.struck >= STRUCK:
@@ -143,11 +144,19 @@ def _fault_of_finer(evidence: Evidence, name: str, rung: Rung) -> Finding | None
     return None
 
 
-def _coarser(evidence: Evidence, rung: Rung, effective: str, ranks: np.ndarray | None = None) -> tuple[str, str] | None:
+def _coarser(
+    evidence: Evidence, dtype: str, name: str, effective: str, ranks: np.ndarray | None = None
+) -> tuple[str, str] | None:
     """The coarser format whose mark an error bears, as `coarser_format` has it. ranks: those of each rank, if known."""
+    rung = evidence.rungs[dtype][name]
     most = WITHIN_GRADIENT if evidence.tensor in GRADIENTS and inside.is_foreign(evidence) else WITHIN
     each = np.empty(0) if ranks is None else ranks
-    return coarser_format(rung.level, rung.bits, each, effective, rung.struck, most)
+    found = coarser_format(rung.level, rung.bits, each, effective, rung.struck, most)
+    out = evidence.out_rungs.get(dtype, {}).get(name)
+    if found or evidence.tensor != "delta" or out is None or rung.level > WITHIN * out.level:
+        return found
+    of_out = coarser_format(out.level, out.bits, np.empty(0), effective, out.struck)
+    return of_out and (of_out[0], f"as out, of which it is made: {of_out[1]}")
 
 
 def _is_of_format(evidence: Evidence, dtype: str, name: str) -> bool:
@@ -156,9 +165,9 @@ def _is_of_format(evidence: Evidence, dtype: str, name: str) -> bool:
     effective = evidence.effective_in(dtype)
     rungs = evidence.rungs[dtype]
     here, gaussian = rungs[name], rungs.get(INDEPENDENT)
-    if _coarser(evidence, here, effective) is not None:
+    if _coarser(evidence, dtype, name, effective) is not None:
         return True
-    found = gaussian and _coarser(evidence, gaussian, effective)
+    found = gaussian and _coarser(evidence, dtype, INDEPENDENT, effective)
     if not found or not evidence.single_device_has_digits(dtype):
         return False
     units = FORMATS[found[0]].unit_roundoff / form_of(effective).unit_roundoff

@@ -87,9 +87,9 @@ def test_no_gradient_is_a_reason_and_a_missing_part_of_one_is_zero() -> None:
 
 
 def test_few_numbers_whose_errors_point_one_way_by_chance_are_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    """32 values of delta: without an allowance for chance some seeds' functions are accused."""
+    """32 rows: without an allowance for chance some seeds' functions are accused."""
     shape: dict[str, Any] = {"seqlen": 16, "heads": 2, "heads_kv": 2, "head_dim": 128, "softmax_scale": 0.2}
-    tables = accuracy.measure(eager_out, dtype=["float32", "float64"], seed=[20, 21], device="cpu", **shape)
+    tables = accuracy.measure(eager_out, dtype=["float32", "float64"], seed=[20, 23], device="cpu", **shape)
     accused = {}
     for deviations in (inside.DEVIATIONS, 0.0):
         monkeypatch.setattr(inside, "DEVIATIONS", deviations)

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,8 @@ import accuracy
 from accuracy.cli import judge as command
 from accuracy.core.recording import recorded
 from accuracy.live.reduce import reduce
-from accuracy.verdict.label import NOT_MEASURED, ROUNDING
+from accuracy.live.verdict import label_of
+from accuracy.verdict.label import LOGIC, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
 from tests.slow.foreign import functions
 from tests.unit.live import model as small
 from tests.unit.live.model import Model, attend, step
@@ -42,6 +44,24 @@ def test_a_healthy_run_is_called_healthy(tmp_path: Path, dtype: torch.dtype) -> 
     assert "merely rounds: 2 layers, 6 calls" in found.sentence
     assert set(found.rows["tensor"]) == {"out", "lse", "dq", "dk", "dv"}
     found.raise_if_faulty()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "units", "is_explained", "label"),
+    [
+        ("dk", 2.6, True, PRECISION_FLOOR),
+        ("dk", 2.6, False, LOGIC),
+        ("dk", 3.0, True, LOGIC),
+        ("out", 2.6, True, LOGIC),
+    ],
+)
+def test_a_gradient_of_float32_has_three_roundings_of_16_bits_inside(
+    tensor: str, units: float, is_explained: bool, label: str
+) -> None:
+    """As under autocast to bfloat16: sqrt(3) times 4 times 0.41 unit roundoffs, 2.8, are a format's and no more are."""
+    row = {"tensor": tensor, "dtype": "float32", "nonfinite": 0, "times": 4e3, "times_row": 5e3, "beyond": 9,
+           "inside": "", "significand_bits": 24.0, "error_rel": units * 2.0**-8, "x_floor": 1e5}  # fmt: skip
+    assert label_of(row, np.array([row["error_rel"]]), lambda dtype: is_explained)[0] == label
 
 
 def test_an_attention_that_was_given_nan_is_not_accused_and_without_gradients_the_forward_is_judged(

@@ -36,6 +36,21 @@ def test_a_cause_is_named_where_its_residual_is_rounding_and_its_rivals_are_far(
         assert "the idea" not in found.sentence
 
 
+def test_a_scale_of_some_inputs_alone_is_no_cause() -> None:
+    """Scores below some number that are cut off are equal on shifted inputs, as those of a scale of 0 are."""
+    shifted = healthy(seeds=1, dtypes=("float64",)).assign(inputs="shifted")
+    shifted["case_id"] = shifted["case_id"].str.replace("gaussian", "shifted")
+    wrong = bend(shifted, {"tensor": "out"}, error_rel=0.8)
+    case = {"case_id": "float64-4-0-shifted", "residual": 1e-15}
+    proven = [explained("out", "scale", cause="the softmax scale is 0 (0), not 0.25", **case),
+              explained("out", "another", **case | {"residual": 1.0}, from_best=1.0)]  # fmt: skip
+    for ordinary, names in ((0.0, ()), (0.3, ("scale",))):
+        gaussian = bend(healthy(seeds=1), {"tensor": "out"}, error_rel=ordinary)
+        found = facts_of(pd.concat([gaussian, wrong]), proven)
+        assert tuple(name for each in found.proven for name in each.names) == names
+        assert found.is_bug
+
+
 def test_hypotheses_with_the_same_prediction_are_named_together_and_fitted_ones_are_not() -> None:
     rows = [explained("dq", "the idea"), explained("dq", "its twin"), explained("dq", "a fit", freedom=3),
             explained("dq", "another", 1.0, from_best=1.0)]  # fmt: skip

@@ -1,0 +1,144 @@
+"""Two roundings of healthy functions that the running bounds do not count, for results that are beyond those.
+
+q times the scale in 16 bits. Each dim of a query's product with the scale (and log2 e, where exp2 is taken) is rounded
+once, and all keys meet the same rounding. The bounds take the errors of a row's scores as independent. Where keys have
+a part in common, their errors have, too, and lse is off by what no sum of p^2 knows: 3 times the limit where one vector
+is added to all keys. What that rounding makes of q can be computed, so results are compared with attention of that q.
+
+A maximum with a gradient. Of exp(s - max s) autograd takes a gradient through the maximum, unless it is detached. It is
+the sum of a row's dS, which is 0, and in rounded arithmetic c: scale c k_top is added to dq and scale c q to dk of the
+largest score's key. c has the errors of delta and of dP, as `accuracy/bound/README.md` has them in sections 4 and 5,
+and those of the sum over n keys; u is the unit roundoff of sums, w that of the inputs' format where it is a coarser
+one, to which P (twice), dP, out and delta may be rounded:
+
+    var c = n u^2 / 12 (sum_d dout^2 (sum_j p^2 v^2 + out^2) + (sum p^2 + 1) delta^2 + sum_j dS^2)
+            + D u^2 / 12 (sum_d (dout out)^2 + delta^2 + sum_j p^2 (sum_d dout^2 v^2 + dP^2))
+            + 4 (u^2 + w^2 / 3) (sum_d (dout out)^2 + delta^2 + sum_j p^2 dP^2),
+    |c| <= 4 (gamma_(n + D + 8) + 4 w) (sum_j p sum_d |dout| |v| + |g|).
+
+The key of the largest score is any whose exact score is below it by no more than both may be off. A gradient of lse,
+g, is in dS, and |delta| + |g| in the place of |delta| elsewhere.
+"""
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accuracy.api.bounds import Attention, Exact, exact, in_four
+from accuracy.bound.policy import Policy, grown, unit
+from accuracy.bound.running import Bound
+from accuracy.reference.float64 import seen_keys
+
+BLOCK_ELEMENTS = 2**21
+"""Scores held at once."""
+
+
+def others(
+    wrong: Collection[str], tensors: list[Any], truth: Exact, attention: Attention, **stored: Any
+) -> Iterator[Exact]:
+    """Yield the references and bounds by which these tensors may be right, though they are beyond those of `truth`.
+
+    tensors: q (B, Sq, H, D), k (B, S, Hk, D), v, dout; stored: as in `exact`.
+    """
+    if {*wrong} <= {"lse", "max_logit"} and tensors[0].element_size() == 2:
+        yield from scaled_queries(tensors, truth, attention, **stored)
+    if {*wrong} <= {"dq", "dk"} and attention.rows is None:
+        yield through_maximum(tensors, truth, attention)
+
+
+def scaled_queries(tensors: list[Any], truth: Exact, attention: Attention, **stored: Any) -> Iterator[Exact]:
+    """Yield the reference and bounds for q times the scale, q times the scale and log2 e, and q and k times the root of
+    the scale, each rounded to the inputs' format."""
+    q, k, v, dout = tensors
+    scale = _scale(q, attention)
+    for of_q, of_k in ((scale, 1.0), (scale * math.log2(math.e), 1.0), (math.sqrt(scale), math.sqrt(scale))):
+        query, key = ((x.float() * factor).to(x.dtype).double() / factor for x, factor in ((q, of_q), (k, of_k)))
+        yield exact(query, key, v, dout, attention, truth.policy, **stored)
+
+
+def through_maximum(tensors: list[Any], truth: Exact, attention: Attention) -> Exact:
+    """Return the same reference, and bounds whose dq and dk have what autograd takes through a maximum."""
+    q, k, v, dout = tensors
+    scale, share = _scale(q, attention), q.shape[2] // k.shape[2]
+    seen = seen_keys(q.shape[1], k.shape[1], attention.causal, False, attention.window, attention.documents).to(
+        q.device
+    )
+    at = torch.arange(k.shape[1], device=q.device)
+    grown_by = {name: [torch.zeros_like(truth.bounds[name].certain) for _ in range(2)] for name in ("dq", "dk")}
+    step = max(1, BLOCK_ELEMENTS // k.shape[1])
+    for item in range(q.shape[0]):
+        for head in range(q.shape[2]):
+            key, value = (x[item, :, head // share].double() for x in (k, v))
+            for first in range(0, q.shape[1], step):
+                rows = slice(first, first + step)
+                visible = (at >= seen[rows, :1]) & (at < seen[rows, 1:])
+                query, gradient = (x[item, rows, head].double() for x in (q, dout))
+                scores, visible = _scores(query, key, visible, scale, attention, (item, head, rows))
+                lse, delta = (x[item, head, rows, None] for x in (truth.reference.lse, truth.reference.delta))
+                of_lse = torch.zeros_like(lse) if attention.dlse is None else attention.dlse[item, head, rows, None]
+                of_row = truth.reference.out[item, rows, head], lse, delta, of_lse.double()
+                certain, variance = _sum_of_ds(scores, value, gradient, *of_row, truth.policy)
+                off = (query.abs() @ key.abs().T).mul_(visible).amax(1, keepdim=True) * scale
+                off = 2 * off * (grown(q.shape[-1] + 4, truth.policy.u) + 3 * _short(truth.policy))
+                near = (scores >= scores.amax(1, keepdim=True) - off).double()
+                for name, place, keys, x in (
+                    ("dq", (item, rows, head), near, key), ("dk", (item, slice(None), head // share), near.T, query),
+                ):  # fmt: skip
+                    by_key = name == "dq"
+                    for total, c, size in zip(
+                        grown_by[name], (scale * certain, scale**2 * variance), (x.abs(), x.square()), strict=True
+                    ):
+                        total[place] += c * (keys @ size) if by_key else keys @ (c * size)
+    bounds = {name: Bound.of(truth.bounds[name].certain + off, truth.bounds[name].variance + variance)
+              for name, (off, variance) in grown_by.items()}  # fmt: skip
+    return replace(truth, bounds={**truth.bounds, **bounds})
+
+
+def _scale(q: Tensor, attention: Attention) -> float:
+    return q.shape[-1] ** -0.5 if attention.softmax_scale is None else float(attention.softmax_scale)
+
+
+def _short(policy: Policy) -> float:
+    """Unit roundoff of the inputs' format, 0 where sums have no finer one."""
+    return unit(policy.dtype) * (policy.dtype != policy.sums)
+
+
+def _scores(
+    query: Tensor, key: Tensor, visible: Tensor, scale: float, attention: Attention, place: tuple[int, int, slice]
+) -> tuple[Tensor, Tensor]:
+    """Return the scores as softmax has them (R, C), those of hidden keys -inf, and which are seen."""
+    item, head, rows = place
+    scores = query @ key.T * scale
+    if attention.softcap is not None:
+        scores = attention.softcap * (scores / attention.softcap).tanh()
+    if attention.attn_mask is not None:
+        mask = in_four(attention.attn_mask)
+        own = mask[item % mask.shape[0], head % mask.shape[1]]
+        own = own[rows] if own.shape[0] > 1 else own
+        if own.dtype == torch.bool:
+            visible = visible & own
+        else:
+            scores = scores + own.double()
+    return scores.masked_fill(~visible, -torch.inf), visible
+
+
+def _sum_of_ds(
+    scores: Tensor, value: Tensor, dout: Tensor, out: Tensor, lse: Tensor, delta: Tensor, dlse: Tensor, policy: Policy
+) -> tuple[Tensor, Tensor]:
+    """Return the largest and the mean square of c, each (R, 1), as the module has them; columns lse, delta, dlse."""
+    u, short, dim = policy.u, _short(policy), value.shape[1]
+    p, dp = (scores - lse).exp(), dout @ value.T
+    of_ds, pulls = (p * (dp - delta + dlse)).square().sum(1, keepdim=True), (delta.abs() + dlse.abs()).square()
+    terms, p2 = (p > 0).sum(1, keepdim=True).double(), p.square()
+    of_out, of_dp = (dout * out).square().sum(1, keepdim=True), (p2 * dp.square()).sum(1, keepdim=True)
+    summed = (dout.square() * (p2 @ value.square() + out.square())).sum(1, keepdim=True)
+    summed = summed + (p2.sum(1, keepdim=True) + 1) * pulls + of_ds
+    products = of_out + pulls + of_dp + (p2 * (dout.square() @ value.square().T)).sum(1, keepdim=True)
+    variance = u**2 / 12 * (terms * summed + dim * products)
+    variance = variance + 4 * (u**2 + short**2 / 3) * (of_out + pulls + of_dp)
+    most = (dout.abs() * (p @ value.abs())).sum(1, keepdim=True) + dlse.abs()
+    return 4 * (grown(terms + dim + 8, u) + 4 * short) * most, variance

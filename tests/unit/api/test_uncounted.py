@@ -1,0 +1,92 @@
+"""What autograd takes through a maximum, and what all keys meet of a scaled q, is rounding; faults are found."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from accuracy import assert_close
+
+LOG2_E = 1.4426950408889634
+
+
+class Gradient(torch.autograd.Function):
+    """The identity, whose gradient is changed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.change = change
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.change(gradient), None
+
+
+def of_largest_key(ds: Tensor) -> Tensor:
+    """2^-12 more of the largest dS of each row."""
+    return ds + ds * 2.0**-12 * (ds.abs() == ds.abs().amax(-1, keepdim=True))
+
+
+def without_maximum(
+    softmax: str, change: Callable[[Tensor], Tensor] | None = None, factor: float = 1.0
+) -> Callable[..., Any]:
+    """Attention by exp, or by exp2 of a q that is scaled in its own dtype, of scores less their maximum, through which
+    autograd goes."""
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> tuple[Tensor, Tensor]:
+        exp, log, scale = (torch.exp, torch.log, softmax_scale) if softmax == "exp" else (
+            torch.exp2, torch.log2, softmax_scale * LOG2_E)  # fmt: skip
+        scaled = softmax == "exp2"
+        dtype, q = q.dtype, (q * scale).to(q.dtype) if scaled else q
+        q, k, v = (x.transpose(1, 2).float() for x in (q, k, v))
+        scores = q @ k.mT * (1.0 if scaled else scale)
+        scores = Gradient.apply(scores, change) if change else scores
+        hidden = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1) & causal
+        scores = scores.masked_fill(hidden, -torch.inf)
+        most = scores.amax(-1, keepdim=True)
+        weights = exp(scores - most)
+        total = weights.sum(-1, keepdim=True)
+        lse = (most + log(total))[..., 0] / (LOG2_E if scaled else 1.0)
+        return (weights @ v / total).transpose(1, 2).to(dtype), lse * factor
+
+    return attention
+
+
+def drawn(dtype: torch.dtype, of_keys: float, of_values: float) -> list[Tensor]:
+    """q, k, v and dout: one vector is added to all keys, a number to all values."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, dout = (torch.randn(1, 96, 2, 32, generator=generator) for _ in range(4))
+    k = k + of_keys * torch.randn(32, generator=generator)
+    return [x.to(dtype) for x in (q, k, v + of_values, dout)]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    ("softmax", "dtype", "of_keys", "of_values"),
+    [("exp", torch.float32, 0.0, 1.0), ("exp2", torch.float32, 0.0, 1.0), ("exp2", torch.bfloat16, 3.0, 0.0),
+     ("exp2", torch.float16, 3.0, 0.0)],
+)  # fmt: skip
+def test_what_healthy_functions_round_passes_and_a_fault_beside_it_does_not(
+    softmax: str, dtype: torch.dtype, of_keys: float, of_values: float, causal: bool
+) -> None:
+    q, k, v, dout = drawn(dtype, of_keys, of_values)
+    assert_close(without_maximum(softmax), q, k, v, dout=dout, causal=causal, softmax_scale=0.2)
+    if dtype == torch.float32:
+        tensor, wrong = "dq", without_maximum(softmax, of_largest_key)
+    else:
+        tensor, wrong = "lse", without_maximum(softmax, factor=1 + torch.finfo(dtype).eps / 2)
+    with pytest.raises(AssertionError, match=rf"^{tensor} is wrong"):
+        assert_close(wrong, q, k, v, dout=dout, causal=causal, softmax_scale=0.2)
+    with pytest.raises(AssertionError, match=rf"^{tensor} is wrong"):  # a fused kernel has neither
+        assert_close(without_maximum(softmax), q, k, v, dout=dout, causal=causal, softmax_scale=0.2, policy="kernel")
+
+
+@pytest.mark.parametrize(("factor", "is_told"), [(1.0, True), (1.0 + 2.0**-12, False)])
+def test_float32_inside_float64_is_told_and_a_factor_beyond_it_is_not(factor: float, is_told: bool) -> None:
+    tensors = drawn(torch.float64, 0.0, 0.0)
+    with pytest.raises(AssertionError, match=r"^out is wrong") as raised:
+        assert_close(without_maximum("exp", factor=factor), *tensors[:3], softmax_scale=0.2)
+    assert ("float32's size" in str(raised.value)) == is_told
