@@ -63,6 +63,7 @@ def drawn(dtype: torch.dtype, of_keys: float, of_values: float) -> list[Tensor]:
     return [x.to(dtype) for x in (q, k, v + of_values, dout)]
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
     ("softmax", "dtype", "of_keys", "of_values"),
@@ -70,9 +71,9 @@ def drawn(dtype: torch.dtype, of_keys: float, of_values: float) -> list[Tensor]:
      ("exp2", torch.float16, 3.0, 0.0)],
 )  # fmt: skip
 def test_what_healthy_functions_round_passes_and_a_fault_beside_it_does_not(
-    softmax: str, dtype: torch.dtype, of_keys: float, of_values: float, causal: bool
+    softmax: str, dtype: torch.dtype, of_keys: float, of_values: float, causal: bool, device: str
 ) -> None:
-    q, k, v, dout = drawn(dtype, of_keys, of_values)
+    q, k, v, dout = (x.to(device) for x in drawn(dtype, of_keys, of_values))
     assert_close(without_maximum(softmax), q, k, v, dout=dout, causal=causal, softmax_scale=0.2)
     if dtype == torch.float32:
         tensor, wrong = "dq", without_maximum(softmax, of_largest_key)
