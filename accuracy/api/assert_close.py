@@ -17,8 +17,8 @@ from accuracy.api import calling, uncounted
 from accuracy.api.bounds import Attention, Exact, check_tensors, exact, listed, must_be_beside, policy_of, word_of
 from accuracy.api.calling import GRADIENTS, SCALES, as_tensor, in_bshd, in_layout, meant
 from accuracy.api.returned import DRIFT, in_tf32, of_largest, without_padding
+from accuracy.bound import limits as bound_limits
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
-from accuracy.bound.limits import DRIFT as SHIFT
 from accuracy.bound.policy import Policy, eight_bits, unit
 from accuracy.bound.running import Bound
 from accuracy.core.errors import ConfigError, entry, unknown
@@ -155,8 +155,8 @@ def assert_close(
     if short and rounding.weights != rounding.dtype:
         source += f", and weights once in {rounding.weights}"
     if wrong and policy == "loosest" and not short:
-        beside = {line.split()[0] for line in wrong}
-        for other in uncounted.others(beside, tensors, truth, attention, **stored):
+        beyond_limits = {line.split()[0] for line in wrong}
+        for other in uncounted.others(beyond_limits, tensors, truth, attention, **stored):
             if not [line for name, x in found.items() for line in _judge(name, x, other, layout)]:
                 wrong = []
                 break
@@ -181,9 +181,9 @@ def assert_close(
             coarser = policy_of(policy, "float32", pieces)
             inside = exact(*tensors, attention=attention, rounding=coarser, **stored)  # type: ignore[misc]
             inside = replace(inside, policy=truth.policy)
-            least = SHIFT[4] * unit("float32")
+            least = bound_limits.DRIFT[4] * unit("float32")
             if not [line for name, x in found.items() for line in _judge(name, x, inside, layout, least)]:
-                wrong.append("every error is of float32's size: what computes in float32 inside is right for float32")
+                wrong.append("every error is as small as float32 makes it: right for what computes in float32 inside")
         wrong += _of_another(found, tensors, attention, rounding, layout, stored, wrong[0].startswith("out"), how)
         wrong.append(f"limits: {source}; beyond them by chance: {ALARM:g} a tensor")
         grouped = torch.distributed.is_available() and torch.distributed.is_initialized()

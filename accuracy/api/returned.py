@@ -5,9 +5,9 @@ Operands of such a product are rounded to 11 bits, to the nearest or cut off, be
 q, k, v and dout can be computed: attention of these, rounded, in float64. Of the other operands, P and dS, the order of
 operations decides. So of out's error the part from q, k and v is known: of three roundings of four (q and k in the
 scores, v beside P) it is 0.85 in the mean, as the square root of 3 / 4 has it, and for errors of another kind the
-correlation is 0 to within 1 / sqrt(elements), and negative where the other way of rounding is right. Cut numbers are
-too small in the mean, by a factor that a fault may make, too; so the correlation is that of what no factor makes. It is
-as large: q, k, v and P are cut by amounts as independent as those of rounding are.
+correlation is 0 to within 1 / sqrt(elements), and negative where the other way of rounding is right. Cutting shrinks
+out by a factor, and so may a fault: both errors are compared without their part along the reference. What is left has
+the same correlation, as q, k, v and P are cut by amounts as independent as those of rounding are.
 """
 
 from collections.abc import Mapping, Sequence

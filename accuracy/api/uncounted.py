@@ -1,25 +1,29 @@
-"""Two roundings of healthy functions that the running bounds do not count, for results that are beyond those.
+"""Two roundings of healthy functions that the running bounds do not count: a second look at results beyond those.
 
-q times the scale in 16 bits. Each dim of a query's product with the scale (and log2 e, where exp2 is taken) is rounded
-once, and all keys meet the same rounding. The bounds take the errors of a row's scores as independent. Where keys have
-a part in common, their errors have, too, and lse is off by what no sum of p^2 knows: 3 times the limit where one vector
-is added to all keys. What that rounding makes of q can be computed, so results are compared with attention of that q.
+q times the scale in 16 bits. Each element of the product is rounded once, and all keys of a query meet that error. The
+bounds take the errors of a row's scores as independent. Where keys have a part in common, their errors have, too. In
+the softmax what all keys have in common cancels; lse has all of it, 3 times its limit where one vector is added to all
+keys. What the rounding makes of q can be computed, so lse is compared with attention of that q.
 
-A maximum with a gradient. Of exp(s - max s) autograd takes a gradient through the maximum, unless it is detached. It is
-the sum of a row's dS, which is 0, and in rounded arithmetic c: scale c k_top is added to dq and scale c q to dk of the
-largest score's key. c has the errors of delta and of dP, as `accuracy/bound/README.md` has them in sections 4 and 5,
-and those of the sum over n keys; u is the unit roundoff of sums, w that of the inputs' format where it is a coarser
-one, to which P (twice), dP, out and delta may be rounded:
+A maximum with a gradient. Of exp(s - max s) autograd takes a gradient through the maximum, unless it is detached. That
+is the gradient of lse, g, less the sum of a row's dS: 0, and in rounded arithmetic c. So c scale k is added to dq and
+c scale q to dk of the largest score's key k. c has the errors of delta and of dP, as `accuracy/bound/README.md` has
+them in sections 4 and 5, and those of the sum over n keys. u is the unit roundoff of sums, by which a computed value
+(exp, a quotient) errs; w is that of the inputs' format where it is a coarser one, to which P (twice), dP, out and delta
+may be rounded, each by w / sqrt(3):
 
     var c = n u^2 / 12 (sum_d dout^2 (sum_j p^2 v^2 + out^2) + (sum p^2 + 1) delta^2 + sum_j dS^2)
             + D u^2 / 12 (sum_d (dout out)^2 + delta^2 + sum_j p^2 (sum_d dout^2 v^2 + dP^2))
             + 4 (u^2 + w^2 / 3) (sum_d (dout out)^2 + delta^2 + sum_j p^2 dP^2),
     |c| <= 4 (gamma_(n + D + 8) + 4 w) (sum_j p sum_d |dout| |v| + |g|).
 
-The key of the largest score is any whose exact score is below it by no more than both may be off. A gradient of lse,
-g, is in dS, and |delta| + |g| in the place of |delta| elsewhere.
+With a gradient of lse |delta| + |g| stands in the place of |delta|. c is one error of a row, of which the limits count
+up to `MOST` independent ones: they reach half as far, so `MOST` times the variance is added. The key of the largest
+score may be any whose exact score is below the largest one by no more than both may be off. The gradient of a bias has
+c, too, and is not looked at a second time.
 """
 
+import itertools
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -29,6 +33,7 @@ import torch
 from torch import Tensor
 
 from accuracy.api.bounds import Attention, Exact, exact, in_four
+from accuracy.bound.limits import MOST
 from accuracy.bound.policy import Policy, grown, unit
 from accuracy.bound.running import Bound
 from accuracy.reference.float64 import seen_keys
@@ -61,41 +66,43 @@ def scaled_queries(tensors: list[Any], truth: Exact, attention: Attention, **sto
 
 
 def through_maximum(tensors: list[Any], truth: Exact, attention: Attention) -> Exact:
-    """Return the same reference, and bounds whose dq and dk have what autograd takes through a maximum."""
+    """Return the same reference, with bounds of dq and dk that have what autograd adds through a maximum."""
     q, k, v, dout = tensors
     scale, share = _scale(q, attention), q.shape[2] // k.shape[2]
-    seen = seen_keys(q.shape[1], k.shape[1], attention.causal, False, attention.window, attention.documents).to(
-        q.device
-    )
-    at = torch.arange(k.shape[1], device=q.device)
-    grown_by = {name: [torch.zeros_like(truth.bounds[name].certain) for _ in range(2)] for name in ("dq", "dk")}
+    seen = seen_keys(q.shape[1], k.shape[1], attention.causal, False, attention.window, attention.documents)
+    seen, at = seen.to(q.device), torch.arange(k.shape[1], device=q.device)
+    certain, variance = ({name: truth.bounds[name].certain.new_zeros(x.shape) for name, x in (("dq", q), ("dk", k))}
+                         for _ in range(2))  # fmt: skip
     step = max(1, BLOCK_ELEMENTS // k.shape[1])
-    for item in range(q.shape[0]):
-        for head in range(q.shape[2]):
-            key, value = (x[item, :, head // share].double() for x in (k, v))
-            for first in range(0, q.shape[1], step):
-                rows = slice(first, first + step)
-                visible = (at >= seen[rows, :1]) & (at < seen[rows, 1:])
-                query, gradient = (x[item, rows, head].double() for x in (q, dout))
-                scores, visible = _scores(query, key, visible, scale, attention, (item, head, rows))
-                lse, delta = (x[item, head, rows, None] for x in (truth.reference.lse, truth.reference.delta))
-                of_lse = torch.zeros_like(lse) if attention.dlse is None else attention.dlse[item, head, rows, None]
-                of_row = truth.reference.out[item, rows, head], lse, delta, of_lse.double()
-                certain, variance = _sum_of_ds(scores, value, gradient, *of_row, truth.policy)
-                off = (query.abs() @ key.abs().T).mul_(visible).amax(1, keepdim=True) * scale
-                off = 2 * off * (grown(q.shape[-1] + 4, truth.policy.u) + 3 * _short(truth.policy))
-                near = (scores >= scores.amax(1, keepdim=True) - off).double()
-                for name, place, keys, x in (
-                    ("dq", (item, rows, head), near, key), ("dk", (item, slice(None), head // share), near.T, query),
-                ):  # fmt: skip
-                    by_key = name == "dq"
-                    for total, c, size in zip(
-                        grown_by[name], (scale * certain, scale**2 * variance), (x.abs(), x.square()), strict=True
-                    ):
-                        total[place] += c * (keys @ size) if by_key else keys @ (c * size)
-    bounds = {name: Bound.of(truth.bounds[name].certain + off, truth.bounds[name].variance + variance)
-              for name, (off, variance) in grown_by.items()}  # fmt: skip
-    return replace(truth, bounds={**truth.bounds, **bounds})
+    for item, head, first in itertools.product(range(q.shape[0]), range(q.shape[2]), range(0, q.shape[1], step)):
+        rows = slice(first, first + step)
+        of_rows, of_keys = (item, rows, head), (item, slice(None), head // share)
+        query, gradient, key, value = (
+            q[of_rows].double(),
+            dout[of_rows].double(),
+            k[of_keys].double(),
+            v[of_keys].double(),
+        )
+        visible = (at >= seen[rows, :1]) & (at < seen[rows, 1:])
+        scores, visible = _scores(query, key, visible, scale, attention, (item, head, rows))
+        lse, delta = (x[item, head, rows, None] for x in (truth.reference.lse, truth.reference.delta))
+        dlse = torch.zeros_like(lse) if attention.dlse is None else attention.dlse[item, head, rows, None].double()
+        out = truth.reference.out[of_rows]
+        most, squared = _sum_of_ds(scores, value, gradient, out, lse, delta, dlse, truth.policy)
+        most, squared = scale * most, scale**2 * MOST * squared
+        off = (query.abs() @ key.abs().T).mul_(visible).amax(1, keepdim=True) * scale
+        off = 2 * off * (grown(q.shape[-1] + 4, truth.policy.u) + 3 * _short(truth.policy))
+        near = (scores >= scores.amax(1, keepdim=True) - off).double()
+        largest = torch.stack([(near * of_dim).amax(1) for of_dim in key.abs().T], 1)
+        certain["dq"][of_rows] += most * largest
+        variance["dq"][of_rows] += squared * largest.square()
+        certain["dk"][of_keys] += near.T @ (most * query.abs())
+        variance["dk"][of_keys] += near.T @ (squared * query.square())
+    wider = {}
+    for name, bound in ((name, truth.bounds[name]) for name in certain):  # nan: of a row without dout, whose c is 0
+        more, spread = (x[name].nan_to_num(nan=0.0, posinf=torch.inf) for x in (certain, variance))
+        wider[name] = Bound.of(bound.certain + more, bound.variance + spread)
+    return replace(truth, bounds={**truth.bounds, **wider})
 
 
 def _scale(q: Tensor, attention: Attention) -> float:
@@ -129,7 +136,7 @@ def _scores(
 def _sum_of_ds(
     scores: Tensor, value: Tensor, dout: Tensor, out: Tensor, lse: Tensor, delta: Tensor, dlse: Tensor, policy: Policy
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest and the mean square of c, each (R, 1), as the module has them; columns lse, delta, dlse."""
+    """Return what |c| is at most and the variance of c, each (R, 1). lse, delta and dlse are columns (R, 1)."""
     u, short, dim = policy.u, _short(policy), value.shape[1]
     p, dp = (scores - lse).exp(), dout @ value.T
     of_ds, pulls = (p * (dp - delta + dlse)).square().sum(1, keepdim=True), (delta.abs() + dlse.abs()).square()

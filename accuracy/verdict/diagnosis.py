@@ -28,9 +28,7 @@ LONG, GROWN = 256, 1.15
 """Tokens from which errors are compared; by which that of sums in 16 bits grows from 528 to 2,304 at least, and
 that of sums in float32 does not: 1.2 to 1.7, 0.96 to 1.0."""
 TILE = 128
-"""Keys that a kernel takes in one turn of its loop, at most: with no more it has no second tile that could be wrong."""
-FEATURES = {"windows": "window=", "packed documents": "documents=", "a softcap": "softcap"}
-"""Of a problem, which a further grid may try over few tokens alone, and how a mask or the table has them."""
+"""Keys that kernels take in one turn of their loop, as a rule: with no more there is no second turn to be wrong."""
 
 
 def diagnoses(
@@ -161,25 +159,26 @@ def _not_taken(results: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Return the settings that no measured case of a variant has: a verdict holds for what was measured."""
+    """Return the settings that no measured case of a variant has, or none of more than a tile of keys: a verdict holds
+    for what was measured."""
     if rows.empty:
         return ()
     masks, sizes = " ".join({*rows["mask"].astype(str)}), rows["world_size"]
-    within: dict[int, list[str]] = {}  # by their most tokens, features that no case has in more than one tile
-    least = min(TILE, int(rows["seqlen"].max()) - 1)
-    for name, word in FEATURES.items():
-        has = rows["softcap"] > 0 if word in rows else rows["mask"].str.contains(word)
-        if has.any() and (longest := int(rows.loc[has, "seqlen"].max())) <= least:
-            within.setdefault(longest, []).append(name)
+    windows, documents = (rows["mask"].str.contains(word) for word in ("window=", "documents="))
+    softcaps, longest = rows["softcap"] > 0, int(rows["seqlen"].max())
+    within: dict[int, list[str]] = {}  # by the most tokens that a feature was tried over
+    for name, has in (("windows", windows), ("packed documents", documents), ("a softcap", softcaps)):
+        if has.any() and (tokens := int(rows.loc[has, "seqlen"].max())) <= TILE and tokens < longest:
+            within.setdefault(tokens, []).append(name)
     several, own = sizes[sizes > 1], rows["options"].map(fields.is_foreign).any()
     few = rows.loc[rows["seqlen_q"] != rows["seqlen"], "mask"].astype(str)  # masks of fewer queries than keys
     missing = {
         "a causal mask": "causal" not in masks,
         "a full mask": "full" not in masks,
-        "windows": "window=" not in masks,
-        "packed documents": "documents=" not in masks,
+        "windows": not windows.any(),
+        "packed documents": not documents.any(),
         "another scale than D^-0.5": own & np.isclose(rows["softmax_scale"], rows["head_dim"] ** -0.5).all(),
-        "a softcap": not (rows["softcap"] > 0).any(),
+        "a softcap": not softcaps.any(),
         "dropout": "dropout=" not in masks,
         "lengths that ranks cannot share": len(several) and "padding=" not in masks,
         "fewer queries than keys": few.empty,
@@ -190,7 +189,7 @@ def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:
         "a gradient of lse": own and (rows["tensor"] == "lse").any(),
         "runs again": rows["repeats_differ"].isna().all(),
     }
-    most = f"more than {count(int(rows['seqlen'].max()), 'token')} or {count(int(sizes.max()), 'rank')}"
+    most = f"more than {count(longest, 'token')} or {count(int(sizes.max()), 'rank')}"
     short = [f"{' or '.join(names)} over more than {count(tokens, 'token')}" for tokens, names in within.items()]
     return *(name for name, lacks in missing.items() if lacks), *short, most
 

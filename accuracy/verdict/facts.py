@@ -29,7 +29,8 @@ class Cause:
     fewest fitted numbers, the first one's first; leaves, rival: what they and the best rival leave, in times the
     expected rounding; tried: how many hypotheses; blocks: how often those are counted that are not counted once, by the
     ranks of their queries and keys; cases: those that prove it; proving, refuting: where not all cases prove it, the
-    settings of those that do and of the others; further: what is proven in all of these others, of another fault.
+    settings of those that do and of the others; further: what these others prove of another fault, or one of them of
+    another factor.
     """
 
     tensor: str

@@ -29,7 +29,7 @@ TIMES = 8.0
 LEAST = 1 / 16  # of a unit roundoff: less is no rounding to float32 of more than a few elements
 ONE_WAY = 0.3  # of the error's root mean square; a constant factor's share is 0.8 for Gaussian references
 DEVIATIONS = 5.0
-THIRD = 3.0
+CLEARLY_LESS = 3.0
 THREE_PRODUCTS = 16.0
 """Unit roundoffs that dq and dk lose to three products of parts in TF32 that are cut off: four operands 2.8 each in the
 mean, and twice the product of two small parts, 2."""
@@ -77,12 +77,11 @@ def is_healthy(verdicts: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def below_a_third(verdicts: pd.DataFrame, bugs: pd.DataFrame) -> "pd.Series[bool]":
-    """Which verdicts have less than a third of the least error that a bug has in that tensor and dtype, as a rank is
-    right below three times single device's error. Of a tensor that is only right as float32 inside is no fault, a bug
-    of 1e-6 is within what is allowed."""
+    """Which verdicts have less than a third of the least error that a bug has in the same tensor and dtype. Where
+    float32 inside is allowed, a bug of 1e-6 would be allowed, too."""
     keys = list(zip(verdicts["tensor"], verdicts["dtype"], strict=True))
     least = bugs.groupby(["tensor", "dtype"])["error_rel"].min().reindex(keys).to_numpy()
-    return verdicts["error_rel"] < least / THIRD
+    return verdicts["error_rel"] < least / CLEARLY_LESS
 
 
 def with_mark(verdicts: pd.DataFrame, mark: str) -> frozenset[str]:
@@ -102,14 +101,14 @@ def weights(evidence: "Evidence", inputs: str) -> dict[str, float | str]:
 
 def scores(evidence: "Evidence", inputs: str) -> Finding | None:
     """An lse with the error of scores that a user's function rounds to the case's 16 bits, as products in them are: at
-    most a unit roundoff, itself not rounded so, and of no one sign but on tied inputs, whose q has so few values that
-    the rounding of a scaled one has a mean. None where it is not."""
+    most a unit roundoff, itself not rounded so, and of both signs. On tied inputs q has so few values that the rounding
+    of a scaled one has a mean. None where it is not."""
     form, rung = DTYPES[evidence.dtype], evidence.rungs[evidence.dtype][inputs]
     stored = 0 < rung.bits <= FORMATS["float16"].precision
     if evidence.tensor != "lse" or not is_foreign(evidence) or form.bytes != 2 or stored:
         return None
-    one_way = inputs != "tied" and abs(rung.outward) > max(ONE_WAY, _by_chance(evidence))
-    if rung.level > form.unit_roundoff or one_way:
+    both_ways = inputs == "tied" or abs(rung.outward) <= max(ONE_WAY, _by_chance(evidence))
+    if not (rung.level <= form.unit_roundoff and both_ways):
         return None
     return Finding(PRECISION_FLOOR, SCORES, {MARK: SCORES, "floor": evidence.dtype, "error_rel": rung.level})
 

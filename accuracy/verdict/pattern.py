@@ -204,17 +204,18 @@ def _conditions(judged: pd.DataFrame, wrong: pd.DataFrame, asked: "pd.Series[boo
 
     Right is a problem that was measured as the wrong ones were, asked: on inputs that show it, in a dtype and on a
     number of ranks that are wrong (in 16 bits, where a few rows' fault is below rounding, only if no finer one is), and
-    in which each of the wrong tensors is healthy there, by no fact alone that a small bug would be, too. One token has
-    weight 1 whatever is done to it: it is none."""
+    in which each of the wrong tensors is healthy there; one that is healthy by a fact alone, as float32 inside is, has
+    a tensor with less than a third of the bug's error. One token has weight 1 whatever is done to it: it is none."""
     bugs = judged[judged["label"] == wrong["label"].iloc[0]]
     bad = judged["_problem"].isin(bugs["_problem"])
+    main_is_wrong = bool(bad.iloc[0])
     of_tensors = judged["tensor"].isin(wrong["tensor"])
-    of_bugs = bugs[bugs["tensor"].isin(wrong["tensor"])] if bad.iloc[0] else bugs
+    of_bugs = bugs[bugs["tensor"].isin(wrong["tensor"])] if main_is_wrong else bugs
     same = judged["_problem"].isin(of_bugs["_problem"]) & of_tensors & judged["dtype"].isin(of_bugs["dtype"])
     sizes_wrong = {*of_bugs["world_size"]}
     sizes_right = {*judged.loc[same & judged["_healthy"], "world_size"]} - sizes_wrong
     at_sizes = {"sizes_wrong": _integers(sizes_wrong), "sizes_right": _integers(sizes_right)}
-    if sizes := () if bad.iloc[0] else _sizes_alone(judged, bugs, bad):
+    if sizes := () if main_is_wrong else _sizes_alone(judged, bugs, bad):
         return {"settings": (tuple(f"world_size={size}" for size in sizes),)}
     dtypes = {name for name in bugs["dtype"] if DTYPES[name].bytes > 2} or {*bugs["dtype"]}
     alike = asked & of_tensors & judged["dtype"].isin(dtypes) & judged["world_size"].isin(bugs["world_size"])
@@ -231,7 +232,7 @@ def _conditions(judged: pd.DataFrame, wrong: pd.DataFrame, asked: "pd.Series[boo
     if (judged["world_size"] == 1).all():
         judged = judged.assign(mask=judged["mask"].str.replace(PADDED, ""))
     judged = judged.assign(**{GROUP: judged["heads"] // judged["heads_kv"]})
-    if bad.iloc[0]:
+    if main_is_wrong:
         groups = _alone(judged, ~bad, (*PROBLEM, GROUP))
         return at_sizes | {"settings_right": groups[0] if len(groups) == 1 else ()}
     masks = judged["mask"].isin(judged.loc[bad, "mask"])

@@ -31,7 +31,7 @@ SHAPE = ("world_size", "heads_kv", "heads", "batch", "head_dim", "mask", "seqlen
 BY_SIZE = ("ladder", "beyond", "excess")
 """Rules that judge an error by its size."""
 FACTOR = "a constant factor"
-"""The hypothesis of one number, which leaves, relatively, as much as that is off."""
+"""The hypothesis of one number. A factor that is off by d leaves a residual of d."""
 CASE = (*fields.names(fields.PROBLEM), "dtype", "world_size")
 DOUBTFUL = (PRECISION_FLOOR, EXCESS_ROUNDING, BIASED)
 
@@ -50,12 +50,12 @@ def causes(hypotheses: pd.DataFrame, results: pd.DataFrame) -> dict[str, Cause]:
 
 
 def _without_scales_of_some_inputs(rows: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows but those that say that the scale is another one where Gaussian inputs, all else equal, refute
-    it; the next hypothesis of the case is the nearest one then.
+    """Return the rows but those that say that the scale is another one where out is right on Gaussian inputs, all else
+    equal; the case's next hypothesis is its nearest one then.
 
-    A scale is one of all inputs. Off by half of itself or more it moves a Gaussian out by a tenth of itself and more;
-    an out that is off by less than a hundredth, as 16 bits round, has another cause. Scores that are cut off below some
-    number are equal on shifted inputs, as those of a scale of 0 are, and right on Gaussian ones.
+    A scale is one of all inputs. Off by half of itself or more it moves out on Gaussian inputs by half as much as their
+    scores spread: by a tenth and more under a scale of 0.2 / sqrt(D) or more. Scores that are cut off below some number
+    are equal on shifted inputs, as those of a scale of 0 are, and right on Gaussian ones.
     """
     told = rows["cause"].str.extract(r"the softmax scale is (-?\d[\d.e+-]*)", expand=False).astype(float)
     if told.isna().all() or "tensor" not in results:
@@ -64,7 +64,7 @@ def _without_scales_of_some_inputs(rows: pd.DataFrame, results: pd.DataFrame) ->
     far = (told / rows["case_id"].map(scales) - 1).abs() >= 0.5
     cells = pd.Series(_cells(results), results.index)
     gaussian = (results["inputs"] == "gaussian") & (results["tensor"] == "out") & (results["rank"] == ALL_RANKS)
-    right = {*cells[gaussian & (results["error_rel"] < 0.01)]}
+    right = {*cells[gaussian & (results["error_rel"] < 0.01)]} - {*cells[gaussian & ~(results["error_rel"] < 0.01)]}
     of_case = dict(zip(results["case_id"], cells, strict=True))
     refuted = far & (rows["inputs"] != "gaussian") & rows["case_id"].map(lambda case: of_case[case] in right)
     left = rows[~refuted].copy()
@@ -117,9 +117,9 @@ def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
 
 
 def _without_coincidences(rows: pd.DataFrame, proven: set[str]) -> pd.DataFrame:
-    """Rows but for those of a known constant that a proven case refutes: there the same hypothesis holds with a fitted
-    number alone. With a scale of 0.2 and 40 dims, sqrt(40/64) is 1/(the softmax scale x sqrt(D)), too. A case that has
-    no fitted number keeps its constant."""
+    """Return the rows but those of a hypothesis with a known constant, where a proven case needs another number for the
+    same hypothesis. With a scale of 0.2 and 40 dims, sqrt(40/64) is 1/(the softmax scale x sqrt(D)), too. A case that
+    has no fitted number keeps its constant."""
     key = ["case_id", "hypothesis"]
     holds = rows[rows["from_best"] <= SAME * rows["expected"]].groupby(key)["freedom"].agg(["min", "max"])
     alone = holds[(holds["min"] > 0) & holds.index.get_level_values(0).isin(proven)]
@@ -130,14 +130,13 @@ def _without_coincidences(rows: pd.DataFrame, proven: set[str]) -> pd.DataFrame:
 
 
 def _other_factor(rows: pd.DataFrame, clause: str, proving: frozenset[str]) -> str:
-    """The cause that another case proves, where a clause is of a fitted factor and another case has one that rules it
-    out there; else empty."""
+    """Return the clause of the first case whose fitted factor is not this clause's; empty: there is none."""
     fitted = rows[(rows["hypothesis"] == FACTOR) & (rows["freedom"] == 1) & rows["case_id"].isin(proving)]
     factors = pd.to_numeric(fitted["parameter"], errors="coerce")
     own = factors[fitted["cause"] == clause].to_numpy()
     if not len(own):
         return ""
-    apart = (factors - own[0]).abs() >= RULED_OUT * fitted["expected"] * factors.abs()
+    apart = (factors - own[0]).abs() >= RULED_OUT * fitted["expected"]
     return str(next(iter(fitted.loc[apart, "cause"]), ""))
 
 
@@ -162,7 +161,7 @@ def _of_case(tensor: str, rows: pd.DataFrame) -> Cause:
     fitted = (rows["hypothesis"] == best["hypothesis"]) & (rows["freedom"] > best["freedom"])  # the same idea, fitted
     rivals = rows[~same & ~fitted]
     clauses = tuple(ties["cause"])
-    if DTYPES[str(best["dtype"])].bytes == 2:  # in whose rounding a right value is none that a row's dq shows
+    if DTYPES[str(best["dtype"])].bytes == 2:  # where dq cannot tell which of the two is wrong
         clauses = tuple(each.replace("wrong lse and delta", "wrong lse or delta") for each in clauses)
     return Cause(
         tensor=tensor,

@@ -23,8 +23,8 @@ _SIZE = ", by at most {repeats_size:.2g} of the tensor's size: "
 CHANGES = {
     "differs": "",
     "other_order": f"{_SIZE}sums were added in another order",
-    "race": f"{_SIZE}there is a race, or a run read what an earlier one left, other data or other"
-    " random numbers, such as dropout's",
+    "race": f"{_SIZE}there is a race, or a run read what an earlier one left, other data, or other"
+    " random numbers, as dropout does",
 }
 TIED = ", but for a bias on tied inputs, where equal values round alike in 16 bits (weights, or heads' dk and dv)"
 KEPT_SUM = "; the sum over keys is kept in 16 bits, whose error grows with the length: that of out is {}"

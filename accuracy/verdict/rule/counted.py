@@ -42,7 +42,7 @@ WROTE = ("wrote to", "wrote next to")
 WRONG_RESULT = "WrongResult: "  # in the reasons of failed cases, as the words above
 _OTHER = "of tensors of other strides (heads before tokens)"
 STRIDES = (_OTHER, f"of a second call, {_OTHER},")
-"""Any second call may be as far off, of a race or of unwritten memory: the case that says so was not run again."""
+"""One second call cannot tell strides from a race or from memory that was not written, so the call is named first."""
 
 
 def differs_from_run_to_run(evidence: Evidence) -> Finding | None:
@@ -88,7 +88,7 @@ def invalid(evidence: Evidence) -> Finding | None:
 
 def _concerns(tensor: str, reason: str) -> bool:
     """A reason that begins with a tensor is about that one; another one is about all."""
-    named = reason.partition(WRONG_RESULT)[2].partition(" ")[0]
+    named = reason.rpartition(WRONG_RESULT)[2].partition(" ")[0]
     return named == tensor or named not in ALL_TENSORS
 
 

@@ -15,12 +15,12 @@ error's size: a large bias is an excess too, but names the cause. Two signed mea
 from zero (error x sign of the reference, so that a shrunken result shows whatever its sign). The unit of the test is
 the seed: Student's t over at least 4 seeds must pass the 99.9% quantile (12.9 for 4 seeds), and the mean must be at
 least a tenth of the error's root mean square, so that it matters. Single device's bias on the same inputs is the
-kernel's, not the schedule's: only the bias beyond it counts. In float32 a bias is none that the tensor's own gain
-makes, where rounding may shift that so far (the 4 u above): a function with exp2 multiplies by scale log2 e, which is
-rounded once, and all of dq and dk is up to 2 u too large or too small, as scores and gradient are multiplied (1.3 u at
-a scale of 0.2, measured). A gain g makes the mean error g mean |reference|, at most |g| times the reference's root
-mean square. lse is left out here too. Of a user's function a bias on tied inputs alone is a fact, and no fault: it has
-a kernel that rounds the weights of the softmax to 16 bits, as flash kernels do, or dk and dv of heads before their sum.
+kernel's, not the schedule's: only the bias beyond it counts. Of a user's dq and dk in float32 a bias is none that their
+own gain of at most 2 u makes: a function with exp2 multiplies scores by scale log2 e, which is rounded once, and so
+does the gradient, which is multiplied by ln 2, too (1.3 u at a scale of 0.2, measured). A gain g makes the mean error g
+mean |reference|, at most |g| times the reference's root mean square. lse is left out here too. Of a user's function a
+bias on tied inputs alone is a fact, and no fault: it has a kernel that rounds the weights of the softmax to 16 bits, as
+flash kernels do, or dk and dv of heads before their sum.
 """
 
 import math
@@ -52,6 +52,7 @@ FEWEST_SEEDS = 4
 LEVEL = 0.999
 SHARE = 0.1
 DEVIATIONS = 3.3
+OF_SCALES = 2.0  # unit roundoffs: of scale times log2 e, and of ln 2
 SIDES = {  # column of the error -> single device's, and what a value below and above zero means
     "error_bias": ("single_device_bias", "too small", "too large"),
     "error_outward": ("single_device_outward", "too near zero", "too far from zero"),
@@ -152,9 +153,10 @@ def biased(evidence: Evidence) -> Finding | None:
 
 
 def _by_a_gain(evidence: Evidence, rows: Rows, column: str) -> bool:
-    """Whether a bias away from or towards zero is one that a gain within float32's shift makes."""
+    """Whether a bias away from or towards zero is one that a scale makes which float32 rounds."""
     gain, _ = gain_of(rows)
-    if column != "error_outward" or evidence.effective != "float32" or not abs(gain) <= shift("float32"):
+    own = evidence.effective == inside.FORMAT and inside.is_foreign(evidence) and evidence.tensor in ("dq", "dk")
+    if column != "error_outward" or not own or not abs(gain) <= OF_SCALES * evidence.unit_roundoff:
         return False
     return bool(0 < mean(rows[column]) * np.sign(gain) <= abs(gain) * mean(rows["reference_rms"]))
 

@@ -22,8 +22,8 @@ that are beyond any rounding in the dtype.
   a format that shows on Gaussian inputs.
 
 What does not fall is `precision_floor` where it bears the mark of a known format (see `accuracy.verdict.floor`), else
-`logic`. delta = sum_d dout out bears the mark that out has: it is off by sum_d dout e, e the error of out, and where
-dims err independently as far as out, relative to itself; 4 times as far is allowed, as between a format and its error.
+`logic`. delta = sum_d dout out inherits the error of out, and its mark. Where dims err independently, it is as far off
+as out, relative to itself; 4 times as far is allowed, as an error may be from one rounding to a format.
 
 `beyond`: the column of that name counts the elements of a tensor that are farther from the reference than a certain
 error bound for rounding everything that may be stored to the dtype, or to a coarser one that the case asks for
@@ -202,7 +202,7 @@ def _of_scores(evidence: Evidence, form: Format, name: str) -> float:
     rows = evidence.all_ranks.where(evidence.all_ranks["inputs"] == name)
     known = (condition_of_scores(evidence, rows), typical(rows["lse_rms"]))
     spread = evidence.spread_of_scores(str(rows["inputs_options"][0])) if len(rows) else 0.0
-    condition = next((each for each in known if each > 0), spread)
+    condition = next((each for each in known if 0 < each < math.inf), spread)
     return float(FOREIGN_SHORT * LEVEL * form.unit_roundoff * condition)
 
 

@@ -156,7 +156,7 @@ def test_after_an_edit_the_same_command_measures_again_and_one_table_has_one_cod
     assert (about["git_commit"], about["dirty"], about["files"]) == (git(folder, "rev-parse", "HEAD"), False, 3)
     rows = len(table.read_results(folder / "run"))
     assert "1 found done" in told(accuracy(*EDITED))[0]
-    (package / "scaling.py").write_text("FACTOR = 4.0\n")  # of another size: its second may be the first one's
+    (package / "scaling.py").write_text("FACTOR = 4.0\n")  # of another size: both writes may fall in one second
     said, about = told(finish(start(folder, *EDITED, PYTHONPATH=f"{PACKAGE.parent}:{folder}")))
     assert f"{rows} rows of other code are measured again" in said
     assert about["dirty"]

@@ -110,4 +110,5 @@ if __name__ == "__main__":
         published(root)
     dist.destroy_process_group()
     accuracy.capture.wait()
+    sys.stdout.flush()
     os._exit(0)  # a thread of gloo that lets go of a tensor while Python ends would abort the process

@@ -53,6 +53,18 @@ def test_an_lse_of_16_bit_scores_may_be_off_one_way_on_tied_inputs_alone() -> No
     assert judged("tied", 1.1, 0.5) != "scores"
 
 
+def test_a_bias_that_a_rounded_scale_makes_is_rounding_of_a_user_s_dq_and_dk_alone() -> None:
+    """Of 1.1 u away from zero, where the tensor's own factor is 1.4 u; of 1 u it is beyond what the factor makes."""
+
+    def judged(tensor: str, factor: float, options: str = "fn=mine.py:attend") -> str:
+        changes = {"error_outward": 1.1 * 2.0**-24, "error_gain": factor * 2.0**-24, "error_gain_se": 2.0**-28}
+        table = healthy(seeds=4).assign(options=options)
+        return label(bend(table, {"tensor": tensor, "dtype": "float32", "rank": -1}, **changes), tensor, "float32")
+
+    assert [judged("dk", 1.4), judged("dq", 1.4)] == ["rounding"] * 2
+    assert [judged("dk", 1.0), judged("dk", 1.4, options=""), judged("dv", 1.4)] == ["biased"] * 3
+
+
 def test_gradients_of_a_user_s_function_in_16_bits_inside_are_coarse_and_farther_ones_are_wrong() -> None:
     """1.74 u of bfloat16 on all elements, as dk of a flash backward in 16 bits has, in a float32 case; 2.9 u is more
     than four times three roundings. out, and this package's variants, have no more than four roundings."""
