@@ -77,12 +77,8 @@ def through_maximum(tensors: list[Any], truth: Exact, attention: Attention) -> E
     for item, head, first in itertools.product(range(q.shape[0]), range(q.shape[2]), range(0, q.shape[1], step)):
         rows = slice(first, first + step)
         of_rows, of_keys = (item, rows, head), (item, slice(None), head // share)
-        query, gradient, key, value = (
-            q[of_rows].double(),
-            dout[of_rows].double(),
-            k[of_keys].double(),
-            v[of_keys].double(),
-        )
+        query, gradient = q[of_rows].double(), dout[of_rows].double()
+        key, value = k[of_keys].double(), v[of_keys].double()
         visible = (at >= seen[rows, :1]) & (at < seen[rows, 1:])
         scores, visible = _scores(query, key, visible, scale, attention, (item, head, rows))
         lse, delta = (x[item, head, rows, None] for x in (truth.reference.lse, truth.reference.delta))

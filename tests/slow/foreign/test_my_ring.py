@@ -68,7 +68,7 @@ resolve.with_given = of_one_grid
 found = accuracy.diagnose(picky, seqlen=32, heads=4, heads_kv=2, device="cpu", world_size=2)
 failed = found.results[(found.results["status"] == "failed") & ~found.results["dtype"].isin(["float32", "float64"])]
 refused = any("mask=full" in each and "head_dim=8" in each for each in found.evidence)
-print(f"<{found.label} {len(failed)} {refused}>", flush=True)
+print(f"asked: {found.label} {len(failed)} {refused}", flush=True)
 pytest.main(["-q", "-p", "no:cacheprovider", "test_suite.py"])
 run.main()
 """
@@ -85,7 +85,7 @@ def test_launched_it_is_asked_what_it_takes_and_of_an_assertion_the_first_rank_n
     first, other = launched(2, "script.py", *words, *left_out, *more, folder=tmp_path, **alone)
     for rank in (first, other):
         assert rank.returncode == 0, rank.stderr
-        assert re.findall(r"<(\w+) (\w+) (.*?)>", rank.stdout) == [("rounding", "0", "True")], rank
+        assert re.findall(r"^asked: (\w+) (\w+) (\w+)$", rank.stdout, re.MULTILINE) == [("rounding", "0", "True")], rank
     assert re.search("Not taken, so not asked: .*head_dim=8", first.stdout), first.stdout
     output = first.stdout + other.stdout
     assert output.count("2 failed in") == 2, output
