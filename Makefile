@@ -30,7 +30,7 @@ $(VENV)/.browser: $(VENV)/.development
 demo: $(VENV)/.package ## measure every variant on this machine and write a report, in a minute
 	@$(BIN)/accuracy experiment=demo
 
-test: $(VENV)/.development ## lint, types and every promise, large corpora as a seeded sample (8 minutes of 2 cores)
+test: $(VENV)/.development ## lint, types and every promise, large corpora as a seeded sample (5 minutes of 2 cores)
 	@+$(MAKE) --no-print-directory -j2 lint suite  # mypy's half minute beside the first tests
 
 suite: $(VENV)/.development

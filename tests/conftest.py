@@ -1,6 +1,7 @@
 """Options and skips for the whole suite. pytest-xdist's first process, which runs no test, does without torch."""
 
 import gc
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,11 @@ def pytest_collection_finish() -> None:
 def stress(pytestconfig: pytest.Config) -> bool:
     """Whether everything is asked for, also of what one test goes through."""
     return bool(pytestconfig.getoption("--stress"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What all processes that ended took, xdist's workers and those that tests started."""
+    terminalreporter.write_line(f"{sum(os.times()[:4]):.0f} CPU-seconds")
 
 
 def pytest_configure(config: pytest.Config) -> None:
