@@ -85,6 +85,13 @@ def test_what_healthy_functions_round_passes_and_a_fault_beside_it_does_not(
         assert_close(through_maximum(softmax), q, k, v, dout=dout, causal=causal, softmax_scale=0.2, policy="kernel")
 
 
+def test_what_autograd_takes_through_a_maximum_excuses_no_factor() -> None:
+    q, k, v, dout = drawn(torch.bfloat16, 0.0, 0.0)
+    attention = through_maximum("exp", lambda ds: 1.006 * ds)
+    with pytest.raises(AssertionError, match=r"^d[qk] is wrong"):
+        assert_close(attention, q, k, v, dout=dout, causal=True)
+
+
 @pytest.mark.parametrize(("factor", "is_told"), [(1.0, True), (1.0 + 2.0**-12, False)])
 def test_float32_inside_float64_is_told_and_a_factor_beyond_it_is_not(factor: float, is_told: bool) -> None:
     tensors = drawn(torch.float64, 0.0, 0.0)
