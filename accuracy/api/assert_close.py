@@ -155,10 +155,10 @@ def assert_close(
     if short and rounding.weights != rounding.dtype:
         source += f", and weights once in {rounding.weights}"
     if wrong and policy == "loosest" and not short:
-        names = {line.split()[0] for line in wrong}
-        is_factor = _is_factor(names & {"dq", "dk"}, found, truth, layout)
-        others = () if is_factor else uncounted.others(names, tensors, truth, attention, **stored)
-        if any(not [line for name, x in found.items() for line in _judge(name, x, other, layout)] for other in others):
+        beyond_it = {line.split()[0] for line in wrong}
+        is_factor = _is_factor(beyond_it & {"dq", "dk"}, found, truth, layout)
+        again = iter(()) if is_factor else uncounted.others(beyond_it, tensors, truth, attention, **stored)
+        if any(not [line for name, x in found.items() for line in _judge(name, x, each, layout)] for each in again):
             wrong = []
     if wrong and arithmetic != "float32" and in_bshd(found["out"], layout, "out").shape == truth.reference.out.shape:
         tf32 = in_tf32(in_bshd(found["out"], layout, "out"), tuple(tensors), truth, attention, **stored)
