@@ -102,6 +102,6 @@ def few_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def few_grids(monkeypatch: pytest.MonkeyPatch, few_runs_again: None, request: pytest.FixtureRequest) -> None:
     """A diagnosis of its main problem and of the grids that the test names, in no other shapes: those are for the tests
     of strangers' faults."""
-    from tests.measuring import few_grids
+    from tests.measuring import USUAL, only_grids
 
-    monkeypatch.setattr("accuracy.config.resolve.with_given", few_grids(*getattr(request, "param", ())))
+    monkeypatch.setattr("accuracy.config.resolve.with_given", only_grids(*USUAL, *getattr(request, "param", ())))

@@ -87,9 +87,9 @@ def comparable(rows: pd.DataFrame, world: str = "") -> pd.DataFrame:
 USUAL = ("seeds", "probes", "peaked", "tied", "reruns")
 
 
-def few_grids(*more: str, beside: Sequence[str] = USUAL) -> Callable[..., Any]:
+def only_grids(*kept: str) -> Callable[..., Any]:
     """What takes the place of `resolve.with_given`, so that of a diagnosis' further grids these are left."""
-    whole, kept = resolve.with_given, {*beside, *more}
+    whole = resolve.with_given
 
     def fewer(config: dict[str, Any], given: Any) -> Any:
         also = {name: grid for name, grid in (config.get("also") or {}).items() if name in kept}

@@ -16,9 +16,8 @@ from torch import Tensor
 from accuracy.api import calling, uncounted
 from accuracy.api.bounds import Attention, Exact, check_tensors, exact, listed, must_be_beside, policy_of, word_of
 from accuracy.api.calling import GRADIENTS, SCALES, as_tensor, in_bshd, in_layout, meant
-from accuracy.api.returned import DRIFT, in_tf32, of_largest, without_padding
-from accuracy.bound import limits as bound_limits
-from accuracy.bound.limits import ALARM, Beyond, beyond, limits
+from accuracy.api.returned import TF32_DRIFT, in_tf32, of_largest, without_padding
+from accuracy.bound.limits import ALARM, DRIFT, Beyond, beyond, limits
 from accuracy.bound.policy import Policy, eight_bits, unit
 from accuracy.bound.running import Bound
 from accuracy.core.errors import ConfigError, entry, unknown
@@ -150,7 +149,7 @@ def assert_close(
     if short:
         rounding = eight_bits(rounding, str(v.dtype).removeprefix("torch."))
     truth = exact(*tensors, attention=attention, rounding=rounding, **stored)  # type: ignore[misc]
-    wrong = [line for name, x in found.items() for line in _judge(name, x, truth, layout)]
+    wrong = _wrong(found, truth, layout)
     source = SOURCE[policy].format(dtype=truth.policy.dtype)
     if short and rounding.weights != rounding.dtype:
         source += f", and weights once in {rounding.weights}"
@@ -158,14 +157,14 @@ def assert_close(
         beyond_it = {line.split()[0] for line in wrong}
         is_factor = _is_factor(beyond_it & {"dq", "dk"}, found, truth, layout)
         again = iter(()) if is_factor else uncounted.others(beyond_it, tensors, truth, attention, **stored)
-        if any(not [line for name, x in found.items() for line in _judge(name, x, each, layout)] for each in again):
+        if any(not _wrong(found, each, layout) for each in again):
             wrong = []
     if wrong and arithmetic != "float32" and in_bshd(found["out"], layout, "out").shape == truth.reference.out.shape:
         tf32 = in_tf32(in_bshd(found["out"], layout, "out"), tuple(tensors), truth, attention, **stored)
         if tf32 is not None:
             words = f"computes float32 in TF32, its operands {tf32[0]} 11 bits"
             own, source = wrong, f"rounding alone of what {words}"
-            wrong = [line for name, x in found.items() for line in _judge(name, x, tf32[1], layout, DRIFT)]
+            wrong = _wrong(found, tf32[1], layout, TF32_DRIFT)
             if not wrong and arithmetic is None:
                 what = getattr(actual, "__name__", "this attention")
                 warnings.warn(f"{what} {words}; arithmetic='float32' refuses it: {own[0]}", stacklevel=3)
@@ -181,8 +180,8 @@ def assert_close(
             coarser = policy_of(policy, "float32", pieces)
             inside = exact(*tensors, attention=attention, rounding=coarser, **stored)  # type: ignore[misc]
             inside = replace(inside, policy=truth.policy)
-            least = bound_limits.DRIFT[4] * unit("float32")
-            if not [line for name, x in found.items() for line in _judge(name, x, inside, layout, least)]:
+            least = DRIFT[4] * unit("float32")
+            if not _wrong(found, inside, layout, least):
                 wrong.append("every error is as small as float32 makes it: right for what computes in float32 inside")
         wrong += _of_another(found, tensors, attention, rounding, layout, stored, wrong[0].startswith("out"), how)
         wrong.append(f"limits: {source}; beyond them by chance: {ALARM:g} a tensor")
@@ -197,6 +196,11 @@ def assert_close(
     offs = {name: float((x - references[name]).norm()) for name, x in came.items()}
     norms = {name: float(reference.norm()) for name, reference in references.items()}
     return {name: offs[name] / norm if norm else 0.0 for name, norm in norms.items()}
+
+
+def _wrong(found: Mapping[str, Tensor], truth: Exact, layout: str, least_drift: float = 0.0) -> list[str]:
+    """Return a line for each tensor that is wrong. least_drift: as in `limits`."""
+    return [line for name, x in found.items() for line in _judge(name, x, truth, layout, least_drift)]
 
 
 def _judge(name: str, x: Tensor, truth: Exact, layout: str, least_drift: float = 0.0) -> list[str]:
@@ -264,7 +268,7 @@ def _of_another(
     of out alone. is_wrong: whether out is."""
     if attention.dlse is not None:
         truth = exact(*tensors, attention=replace(attention, dlse=None), rounding=rounding, **stored)  # type: ignore[misc]
-        if not [line for name, x in found.items() for line in _judge(name, x, truth, layout)]:
+        if not _wrong(found, truth, layout):
             return ["all of it is right without dlse: the gradient through lse is ignored"]
     own, causal, others = tensors[0].shape[-1] ** -0.5, attention.causal, {}
     if causal == how.get("causal", False):  # else it is in the mask

@@ -38,6 +38,10 @@ class Attention:
     dlse: Tensor | None = None
     pieces: int = 1
 
+    def scale(self, q: Tensor) -> float:
+        """Return what scores are multiplied by: the softmax scale, D^-0.5 of q (B, Sq, H, D) where none was given."""
+        return q.shape[-1] ** -0.5 if self.softmax_scale is None else float(self.softmax_scale)
+
     def check(self, q: Tensor, k: Tensor) -> None:
         """Raise ConfigError for a value that cannot be of q (B, Sq, H, D) and k (B, S, Hk, D)."""
         keys, heads, lengths, sinks = k.shape[1], q.shape[2], self.documents, listed(self.sinks)
@@ -147,11 +151,11 @@ def exact(
     """Return the reference and the bounds for checked arguments. dout None: gradients are those of no dout, zero;
     stored_dsink, stored_dbias, stored_max_logit: the dtype of dsink, of attn_mask's gradient, of max_logit; None: it is
     not asked about."""
-    scale, mask = attention.softmax_scale, attention.attn_mask
+    mask = attention.attn_mask
     mask = None if mask is None else in_four(mask).expand(-1, -1, q.shape[1], k.shape[1])
     dout = torch.zeros_like(q[..., :1]).expand(*q.shape[:-1], v.shape[-1]) if dout is None else dout
     how: dict[str, Any] = {
-        "scale": q.shape[-1] ** -0.5 if scale is None else float(scale), "causal": attention.causal,
+        "scale": attention.scale(q), "causal": attention.causal,
         "window": attention.window, "documents": attention.documents, "softcap": attention.softcap,
         "sinks": [float(each) for each in attention.sinks], "mask": mask,
         "dlse": attention.dlse,

@@ -30,7 +30,7 @@ ALIKE = 0.5
 """Least correlation of out's error with the one that rounding q, k and v to TF32 makes."""
 MOST = 2.0
 """By which the error may exceed that one; of four roundings three are known, so that it is 1.15 times as large."""
-DRIFT = 2 * policy.unit("tf32")
+TF32_DRIFT = 2 * policy.unit("tf32")
 """By which rounding P and dS, all of them cut off, may shift a gain: twice the mean of what is cut, half a spacing."""
 _CUT = 13  # of float32's 23 bits of a significand
 WAYS = ("rounded to", "cut to")

@@ -59,7 +59,7 @@ def scaled_queries(tensors: list[Any], truth: Exact, attention: Attention, **sto
     """Yield the reference and bounds for q times the scale, q times the scale and log2 e, and q and k times the root of
     the scale, each rounded to the inputs' format."""
     q, k, v, dout = tensors
-    scale = _scale(q, attention)
+    scale = attention.scale(q)
     for of_q, of_k in ((scale, 1.0), (scale * math.log2(math.e), 1.0), (math.sqrt(scale), math.sqrt(scale))):
         query, key = ((x.float() * factor).to(x.dtype).double() / factor for x, factor in ((q, of_q), (k, of_k)))
         yield exact(query, key, v, dout, attention, truth.policy, **stored)
@@ -68,7 +68,7 @@ def scaled_queries(tensors: list[Any], truth: Exact, attention: Attention, **sto
 def through_maximum(tensors: list[Any], truth: Exact, attention: Attention) -> Exact:
     """Return the same reference, with bounds of dq and dk that have what autograd adds through a maximum."""
     q, k, v, dout = tensors
-    scale, share = _scale(q, attention), q.shape[2] // k.shape[2]
+    scale, share = attention.scale(q), q.shape[2] // k.shape[2]
     seen = seen_keys(q.shape[1], k.shape[1], attention.causal, False, attention.window, attention.documents)
     seen, at = seen.to(q.device), torch.arange(k.shape[1], device=q.device)
     certain, variance = ({name: truth.bounds[name].certain.new_zeros(x.shape) for name, x in (("dq", q), ("dk", k))}
@@ -100,10 +100,6 @@ def through_maximum(tensors: list[Any], truth: Exact, attention: Attention) -> E
         more, spread = (x[name].nan_to_num(nan=0.0, posinf=torch.inf) for x in (certain, variance))
         wider[name] = Bound.of(bound.certain + more, bound.variance + spread)
     return replace(truth, bounds={**truth.bounds, **wider})
-
-
-def _scale(q: Tensor, attention: Attention) -> float:
-    return q.shape[-1] ** -0.5 if attention.softmax_scale is None else float(attention.softmax_scale)
 
 
 def _short(policy: Policy) -> float:

@@ -58,7 +58,7 @@ def label_of(
     coarse = row["tensor"] == "lse" and 0 < row["significand_bits"] <= SHORT
     if row["times"] <= 1 and row["times_row"] <= 1 and not row["beyond"] and not coarse:
         return ROUNDING, f"{plain(row['times'])} times what rounding{row['inside'] and ' to float32'} explains"
-    most = WITHIN_GRADIENT if row["tensor"] in ("dq", "dk", "dv") else WITHIN
+    most = WITHIN_GRADIENT if row["tensor"] in BACKWARD else WITHIN
     found = coarser_format(row["error_rel"], row["significand_bits"], ranks, effective, most=most)
     if found and (not row["beyond"] or explained(found[0])):
         return PRECISION_FLOOR, f"only as good as {found[0]}: {found[1]}"

@@ -11,7 +11,7 @@ from torch import Tensor
 import accuracy
 from accuracy.api.returned import WAYS, rounded
 from accuracy.verdict.label import LOGIC, ROUNDING
-from tests.measuring import few_grids
+from tests.measuring import only_grids
 from tests.slow.foreign.functions import heads_first, visible
 
 SMALL = {"seqlen": 64, "heads": 2, "heads_kv": 1, "head_dim": 16, "dtype": "float32", "world_size": 1}
@@ -126,7 +126,7 @@ def few_rows(out: Tensor) -> Tensor:
 def test_a_fault_of_a_format_s_size_is_no_arithmetic_and_one_beside_tf32_is_found(
     product: Product, dtype: str, fault: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("accuracy.config.resolve.with_given", few_grids("probes", beside=()))
+    monkeypatch.setattr("accuracy.config.resolve.with_given", only_grids("probes"))
 
     def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> tuple[Tensor, Tensor]:
         out, lse = attention_of(product)(q, k, v, causal=causal, softmax_scale=softmax_scale)

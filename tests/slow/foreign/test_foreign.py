@@ -12,7 +12,7 @@ from accuracy.results.table import TENSORS
 from accuracy.verdict import inside
 from accuracy.verdict.label import BUGS, LOGIC, PRECISION_FLOOR, ROUNDING
 from accuracy.verdict.verdict import verdicts
-from tests.measuring import few_grids
+from tests.measuring import only_grids
 from tests.slow.foreign import functions
 from tests.slow.foreign.functions import FAULTY, HEALTHY, eager, eager_out, forward_only
 from tests.unit.fault import rates
@@ -110,7 +110,7 @@ def test_a_result_that_hangs_on_an_earlier_call_s_scale_is_named_and_an_ignored_
     def of_no_scale(q: Any, k: Any, v: Any, *, causal: bool, softmax_scale: float) -> Any:
         return eager(q, k, v, causal=causal, softmax_scale=q.shape[-1] ** -0.5, group=None)
 
-    monkeypatch.setattr("accuracy.config.resolve.with_given", few_grids("reruns", beside=()))
+    monkeypatch.setattr("accuracy.config.resolve.with_given", only_grids("reruns"))
     how: dict[str, Any] = FEW_TOKENS | {"softmax_scale": 0.2, "world_size": 1}
     found = [accuracy.diagnose(fn, **how) for fn in (of_first_call, of_no_scale)]
     assert [("of the call before" in each.sentence, each.is_bug) for each in found] == [(True, True), (False, True)]
@@ -143,7 +143,7 @@ def test_float32_inside_is_a_fact_on_all_inputs_in_float64_and_hides_no_fault(mo
 
     def diagnosed(fn: Any, *grids: str) -> accuracy.Diagnosis:
         with monkeypatch.context() as patch:
-            patch.setattr("accuracy.config.resolve.with_given", few_grids("shape_shifted", "probes", beside=grids))
+            patch.setattr("accuracy.config.resolve.with_given", only_grids("shape_shifted", "probes", *grids))
             return accuracy.diagnose(fn, **FEW_TOKENS | {"seqlen": 192}, dtype=["float32", "float64"], world_size=1)
 
     right, wrong = diagnosed(eager_out, "peaked", "tied"), diagnosed(clamped)
@@ -168,7 +168,7 @@ def test_scores_in_16_bits_of_few_queries_and_33_000_keys_round_and_another_scal
 
 
 def test_a_sum_that_overflows_float16_is_found_by_equal_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accuracy.config.resolve.with_given", few_grids("probes", beside=()))
+    monkeypatch.setattr("accuracy.config.resolve.with_given", only_grids("probes"))
 
     def overflowing(q: Any, k: Any, v: Any, **how: Any) -> Any:
         out, lse = eager(q, k, v, **how)

@@ -13,7 +13,6 @@ import accuracy
 from accuracy.core import fields
 from accuracy.results import table
 from tests.command_line import TINY, CommandLine
-from tests.measuring import composed
 from tests.processes import launched
 from tests.slow.foreign import ring
 
@@ -59,12 +58,10 @@ import pytest
 import accuracy
 from accuracy.cli import run
 from accuracy.config import resolve
+from tests.measuring import only_grids
 from tests.slow.foreign.ring import picky
 
-def of_one_grid(config, given, whole=resolve.with_given):
-    return whole({**config, "also": {"shape_one": config["also"]["shape_one"]} if config.get("also") else None}, given)
-
-resolve.with_given = of_one_grid
+resolve.with_given = only_grids("shape_one")
 found = accuracy.diagnose(picky, seqlen=32, heads=4, heads_kv=2, device="cpu", world_size=2)
 failed = found.results[(found.results["status"] == "failed") & ~found.results["dtype"].isin(["float32", "float64"])]
 refused = any("mask=full" in each and "head_dim=8" in each for each in found.evidence)
@@ -79,10 +76,9 @@ def test_launched_it_is_asked_what_it_takes_and_of_an_assertion_the_first_rank_n
     (tmp_path / "script.py").write_text(LAUNCHED)
     (tmp_path / "test_suite.py").write_text(SUITE)
     words = ("experiment=diagnose", "variant=callable", "variant.fn=tests.slow.foreign.ring.picky", "world_size=2")
-    left_out = (f"~also.{name}" for name in composed("experiment=diagnose")["also"] if name != "shape_one")
     more = ("device=cpu", "dtype=bfloat16", "problem.mask=causal", "report=false")
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    first, other = launched(2, "script.py", *words, *left_out, *more, folder=tmp_path, **alone)
+    first, other = launched(2, "script.py", *words, *more, folder=tmp_path, **alone)
     for rank in (first, other):
         assert rank.returncode == 0, rank.stderr
         assert re.findall(r"^asked: (\w+) (\w+) (\w+)$", rank.stdout, re.MULTILINE) == [("rounding", "0", "True")], rank

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import accuracy
 from accuracy.verdict.label import NONDETERMINISTIC, ROUNDING
-from tests.measuring import few_grids
+from tests.measuring import only_grids
 from tests.sampling import seeds
 from tests.slow.foreign.functions import eager, heads_first, visible
 
@@ -65,7 +65,7 @@ def test_a_fault_is_found_beside_bits_that_change(
 ) -> None:
     """The grid with a second batch item shows a sequence's; a call of 100 needs all runs again."""
     if function is not one_call_in_100:
-        monkeypatch.setattr("accuracy.config.resolve.with_given", few_grids("shape_heads", beside=()))
+        monkeypatch.setattr("accuracy.config.resolve.with_given", only_grids("shape_heads"))
     found = accuracy.diagnose(function, **SMALL)
     assert found.is_bug
     wrong = found.verdicts[found.verdicts["label"].isin(["logic", NONDETERMINISTIC])]
