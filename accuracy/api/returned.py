@@ -1,14 +1,4 @@
-"""What a function returned, or the caller gave: out, and perhaps lse and the largest scores, by their names.
-
-Does out bear the mark of products in TF32, as tensor cores do them? That is a fact with limits of its own, no fault.
-Operands of such a product are rounded to 11 bits, to the nearest or cut off, before it is computed. What that makes of
-q, k, v and dout can be computed: attention of these, rounded, in float64. Of the other operands, P and dS, the order of
-operations decides. So of out's error the part from q, k and v is known: of three roundings of four (q and k in the
-scores, v beside P) it is 0.85 in the mean, as the square root of 3 / 4 has it, and for errors of another kind the
-correlation is 0 to within 1 / sqrt(elements), and negative where the other way of rounding is right. Cutting shrinks
-out by a factor, and so may a fault: both errors are compared without their part along the reference. What is left has
-the same correlation, as q, k, v and P are cut by amounts as independent as those of rounding are.
-"""
+"""What a function returned, or the caller gave: out, and perhaps lse and the largest scores, by their names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,18 +12,13 @@ from accuracy.bound import policy
 from accuracy.bound.policy import half_spacing
 from accuracy.bound.running import Bound
 from accuracy.core.errors import ConfigError
+from accuracy.live.tensor_core import WAYS, bears, rounded
 
 EXPECTED = "give out, (out, lse), (out, lse, max_logit), or a function that returns one of these"
 AUXILIARY = {"lse": ("lse",), "max_logit": ("max_logit", "max_scores")}
 """By our name, those of the attributes of what flex_attention returns beside out."""
-ALIKE = 0.5
-"""Least correlation of out's error with the one that rounding q, k and v to TF32 makes."""
-MOST = 2.0
-"""By which the error may exceed that one; of four roundings three are known, so that it is 1.15 times as large."""
 TF32_DRIFT = 2 * policy.unit("tf32")
 """By which rounding P and dS, all of them cut off, may shift a gain: twice the mean of what is cut, half a spacing."""
-_CUT = 13  # of float32's 23 bits of a significand
-WAYS = ("rounded to", "cut to")
 
 
 def as_tensor(x: Any, name: str) -> Tensor:
@@ -89,13 +74,6 @@ def of_largest(reference: Tensor, bound: Bound, x: Tensor, dtype: str) -> tuple[
     return most, Bound.of(certain + last, variance + last.square() / 3)
 
 
-def rounded(x: Tensor, way: str) -> Tensor:
-    """Return float32 numbers with 10 bits behind the binary point, to the nearest (ties to even) or cut off."""
-    bits = x.detach().contiguous().view(torch.int32)
-    up = (1 << _CUT - 1) - 1 + ((bits >> _CUT) & 1) if way == WAYS[0] else 0
-    return ((bits + up) & -(1 << _CUT)).view(torch.float32)
-
-
 def in_tf32(
     out: Tensor,
     tensors: tuple[Tensor, Tensor, Tensor, Tensor | None],
@@ -117,16 +95,6 @@ def in_tf32(
         own = rounded(q, way), rounded(k, way), rounded(v, way), None if dout is None else rounded(dout, way)
         inside = policy.cast(truth.policy, "tf32")
         found = exact(*own, attention=attention, rounding=inside, **stored)
-        known = found.reference.out - truth.reference.out
-        within = float(error.norm()) <= MOST * float(known.norm())
-        own_part, part = (_but_for_a_factor(x, truth.reference.out) for x in (error, known))
-        size = float(own_part.norm()) * float(part.norm())
-        if within and float((own_part * part).sum()) > ALIKE * size > 0:
+        if bears(error, found.reference.out, truth.reference.out):
             return way, replace(found, policy=truth.policy)
     return None
-
-
-def _but_for_a_factor(error: Tensor, reference: Tensor) -> Tensor:
-    """Return an error without the part that a factor times the reference has."""
-    square = float(reference.square().sum())
-    return error - reference * (float((error * reference).sum()) / square if square else 0.0)

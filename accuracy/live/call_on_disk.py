@@ -20,12 +20,15 @@ from accuracy.bound.policy import cast, loosest
 from accuracy.bound.running import bounds
 from accuracy.core.dtype import FORMATS, coarser
 from accuracy.core.recording import RESULTS, Facts, Recorded
+from accuracy.live.tensor_core import WAYS, bears, rounded
 from accuracy.live.writing import outweighs
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
 from accuracy.runtime.sharding import cut, join
 
 Named = dict[str, Tensor]
+TF32 = ("tf32", "tf32_cut")
+"""Formats of operands, by each of `WAYS`."""
 
 
 @dataclass(frozen=True)
@@ -194,13 +197,28 @@ class Call:
             **self.mask.for_reference(self.tensors["q"].device),
         }  # fmt: skip
 
+    @cached_property
+    def products(self) -> str:
+        """`tf32` or `tf32_cut` where out shows that a float32 function rounds the operands of its products so."""
+        q, k, v, out = (self.tensors.get(name) for name in (*"qkv", "out"))
+        if q is None or k is None or v is None or out is None or {x.dtype for x in (q, k, v, out)} != {torch.float32}:
+            return ""
+        reference, blind = self.reference.out, self.reference.lse.transpose(1, 2).isneginf()
+        error = (out.double() - reference).masked_fill(blind[..., None], 0.0)
+        for word, way in zip(TF32, WAYS, strict=True) if error.isfinite().all() else ():
+            inside = float64.attention(*(rounded(x, way) for x in (q, k, v)), self.dout, **self.how).out
+            if bears(error, inside, reference):
+                return word
+        return ""
+
     def rounding(self, dtype: str = "") -> Allowed:
-        """What rounding to a dtype may do; "": to the call's own."""
+        """What rounding to a dtype may do, and to float32 with products in `tf32` or `tf32_cut`; "": to the call's
+        own."""
         word = dtype or self.dtype
         if word not in self._allowed:
             q, k, v = (self.tensors[name] for name in "qkv")
-            policy = loosest(word, 1 if self.size == 1 else 2 * self.size)
-            if self.facts.autocast or self.facts.tf32:
+            policy = loosest("float32" if word in TF32 else word, 1 if self.size == 1 else 2 * self.size)
+            if self.facts.autocast or self.facts.tf32 or word in TF32:
                 policy = cast(policy, "tf32" if self.facts.tf32 and word == "float32" else word)
             found = bounds(q, k, v, self.dout, self.reference, policy, **self.how)
             sides = [{name: in_tokens(name, getattr(each, side)) for name, each in found.items()}

@@ -21,6 +21,8 @@ FAR = 4.0  # times the most that rounding makes: no rounding more or less explai
 FORWARD = ("out", "lse")
 BACKWARD = ("dv", "dk", "dq")
 GIVEN = "was given"  # how the sentence of a tensor begins whose inputs are not finite: no fault of the attention
+INSIDE = {"": "", "float32": " to float32", "tf32": " to TF32", "tf32_cut": " to TF32, cut off,"}
+"""What a float64 call's results are held to, and a float32 call's whose out shows products of such operands."""
 SHORT = 11  # bits: of an lse that some function of 16-bit inputs rounded; a healthy one has float32's
 
 
@@ -57,7 +59,7 @@ def label_of(
     effective = "float32" if row["tensor"] == "lse" and row["dtype"] != "float64" else row["dtype"]
     coarse = row["tensor"] == "lse" and 0 < row["significand_bits"] <= SHORT
     if row["times"] <= 1 and row["times_row"] <= 1 and not row["beyond"] and not coarse:
-        return ROUNDING, f"{plain(row['times'])} times what rounding{row['inside'] and ' to float32'} explains"
+        return ROUNDING, f"{plain(row['times'])} times what rounding{INSIDE[row['inside']]} explains"
     most = WITHIN_GRADIENT if row["tensor"] in BACKWARD else WITHIN
     found = coarser_format(row["error_rel"], row["significand_bits"], ranks, effective, most=most)
     if found and (not row["beyond"] or explained(found[0])):
@@ -81,7 +83,9 @@ def verdict(rows: pd.DataFrame) -> Judgement:
     if wrong.empty:
         calls = f"{count(judged['layer'].nunique(), 'layer')}, {judged['name'].nunique()} calls"
         most = f"every tensor within {plain(judged['times'].max())} times what rounding explains"
-        return Judgement(rows, f"the run merely rounds: {calls}, {most}.{more}", ROUNDING)
+        tf32 = [layer for layer, inside in zip(judged["layer"], judged["inside"], strict=True) if "tf32" in inside]
+        fact = f" Products of float32 in TF32, as tensor cores do them: {_few([*dict.fromkeys(tf32)])}." if tf32 else ""
+        return Judgement(rows, f"the run merely rounds: {calls}, {most}.{fact}{more}", ROUNDING)
     first = wrong.iloc[0]
     if first["sentence"].startswith(GIVEN):
         return Judgement(rows, f"{_given(wrong, first)}{more}", first["label"], dict(first))

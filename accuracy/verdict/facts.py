@@ -98,7 +98,8 @@ class Facts:
     coarser: tuple[str, ...] = ()  # beside a bug, those that only stop getting better at a coarser dtype
     # where
     dtypes: tuple[str, ...] = ()  # those that have it
-    sound_dtypes: tuple[str, ...] = ()  # those in which these tensors merely round
+    sound_dtypes: tuple[str, ...] = ()  # those in which these tensors merely round, by clearly less than the bug
+    hidden_dtypes: tuple[str, ...] = ()  # those in which they do, by so much that they may have the bug, too
     only_dtypes: tuple[str, ...] = ()  # those measured under the condition that shows it, where others were not
     run_dtypes: tuple[str, ...] = ()  # those measured under any
     floors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by format, dtypes of out and lse that show it
@@ -149,7 +150,7 @@ class Facts:
         those that are wrong or right."""
         if not self.only_dtypes or self.only_dtypes == self.run_dtypes:
             return ""
-        named = {*self.only_dtypes} <= {*self.dtypes, *self.sound_dtypes}
+        named = {*self.only_dtypes} <= {*self.dtypes, *self.sound_dtypes, *self.hidden_dtypes}
         return "no other dtype" if named else f"{listed(self.only_dtypes)} only"
 
     @property

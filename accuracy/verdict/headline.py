@@ -79,7 +79,7 @@ def _where(first: Facts) -> Iterator[str]:
         yield f" from {least} ranks on" if run else f" on {listed(first.sizes_wrong)} ranks"
     elif first.settings:
         yield f" only with {' and '.join(map(' or '.join, first.settings))}"
-    if first.sound_dtypes:
+    if first.sound_dtypes or first.hidden_dtypes:
         yield f" in {listed(first.dtypes)}"
 
 

@@ -16,7 +16,7 @@ from accuracy.results.table import ALL_RANKS, ALL_TENSORS
 from accuracy.verdict import growth, label
 from accuracy.verdict.evidence import INDEPENDENT, times_single_device
 from accuracy.verdict.facts import FORWARD, leading
-from accuracy.verdict.inside import below_a_third, is_healthy
+from accuracy.verdict.inside import below_a_third, hides, is_healthy
 from accuracy.verdict.rows import combinations
 from accuracy.verdict.rule.factor import STANDARD_ERRORS
 
@@ -51,31 +51,31 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
         return found | {"growth": growth.growths(rows, ALL_TENSORS, dtypes[0])}
     here = judged[judged["_problem"] == wrong["_problem"].iloc[0]]
     shown = _shown(rows, wrong)
-    there = here[here["world_size"].isin(wrong["world_size"])]
-    conditions = {}
+    there, conditions = here[here["world_size"].isin(wrong["world_size"])], {}
     if leads != label.NONDETERMINISTIC:  # what differs from run to run may have been right by chance
         conditions = _conditions(judged, wrong, _measured_on(results, judged, shown))
     at_sizes = every[every["world_size"].isin(wrong["world_size"])]
     if settings := conditions.get("settings"):  # other problems that have these, too
         there, at_sizes = (_having(each, settings, wrong) for each in (judged, results[results["error_rel"].notna()]))
-    tried = _by_precision(at_sizes["dtype"][at_sizes["inputs"].isin(_asked(wrong, shown))])
-    tried = tried or _by_precision(there["dtype"])
+    showing = at_sizes[at_sizes["inputs"].isin(_asked(wrong, shown))]
+    tried = _by_precision(showing["dtype"]) or _by_precision(there["dtype"])
     run = _by_precision(judged["dtype"])
     off = _profile(rows, tensors[0], dtypes[-1], size, shown)
     forward = wrong[wrong["tensor"].isin({*FORWARD} & {*tensors} or tensors)]
-    floor_of = [
-        (dtype, numbers.get("floor")) for dtype, numbers in zip(forward["dtype"], forward["numbers"], strict=True)
-    ]
+    floor_of = [(dtype, each.get("floor")) for dtype, each in zip(forward["dtype"], forward["numbers"], strict=True)]
     of_tensors = there[there["tensor"].isin(tensors) & there["dtype"].isin(tried)]
     bugs, every_bug = (each[each["label"].isin(label.BUGS)] for each in (here, verdicts))
     unsound = {*of_tensors.loc[~of_tensors["_healthy"], "dtype"]}
     if not settings:  # no condition is named: right means right in every problem
         unsound |= {*every_bug.loc[every_bug["tensor"].isin(tensors), "dtype"]}
+    sound = {*of_tensors["dtype"]} - unsound
+    hidden = sound & hides(showing[showing["tensor"].isin(tensors)], {*dtypes}) if leads in label.BUGS else set()
     others_here, floors = _tensors_but(bugs, *tensors), (here["label"] == label.PRECISION_FLOOR) & ~here["_healthy"]
     return found | conditions | {
         "others": _tensors_but(every_bug, *tensors) if leads == label.NONDETERMINISTIC else others_here,
         "coarser": _tensors_but(here[floors], *tensors, *others_here) if len(bugs) else (),
-        "sound_dtypes": _by_precision({*of_tensors["dtype"]} - unsound),
+        "sound_dtypes": _by_precision(sound - hidden),
+        "hidden_dtypes": _by_precision(hidden),
         "only_dtypes": tried if tried != run or all(DTYPES[name].bytes == 2 for name in run) or len(run) == 1 else (),
         "run_dtypes": run,
         "floors": {floor: _by_precision(dtype for dtype, x in floor_of if x == floor)

@@ -119,8 +119,15 @@ def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
 def _without_coincidences(rows: pd.DataFrame, proven: set[str]) -> pd.DataFrame:
     """Return the rows but those of a hypothesis with a known constant, where a proven case needs another number for the
     same hypothesis. With a scale of 0.2 and 40 dims, sqrt(40/64) is 1/(the softmax scale x sqrt(D)), too. A case that
-    has no fitted number keeps its constant."""
+    has no fitted number keeps its constant.
+
+    A factor that is near 1 in 16 bits, as 1 + 2^-8 and 1.004 are, is known to a quarter of a unit roundoff: it is told
+    as fitted where that is a hundredth of its distance from 1 or more."""
     key = ["case_id", "hypothesis"]
+    fitted = rows[(rows["hypothesis"] == FACTOR) & (rows["freedom"] == 1)]
+    units = fitted["dtype"].map(lambda name: DTYPES[name].unit_roundoff * (DTYPES[name].bytes == 2)).astype(float)
+    vague = fitted.loc[(pd.to_numeric(fitted["parameter"], errors="coerce") - 1).abs() < 25 * units, "case_id"]
+    rows = rows[~((rows["hypothesis"] == FACTOR) & (rows["freedom"] == 0) & rows["case_id"].isin(vague))]
     holds = rows[rows["from_best"] <= SAME * rows["expected"]].groupby(key)["freedom"].agg(["min", "max"])
     alone = holds[(holds["min"] > 0) & holds.index.get_level_values(0).isin(proven)]
     refuted = {*alone.index.get_level_values(1)}

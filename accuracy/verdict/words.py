@@ -143,9 +143,10 @@ def what(facts: "Facts", verbs: Mapping[str, str] = VERBS) -> str:
     scope, dtypes = "at any precision", listed(facts.dtypes)
     if facts.sound_dtypes:
         scope = f"in {dtypes} and right in {listed(facts.sound_dtypes)}"
-    elif facts.only_dtypes:
+    elif facts.only_dtypes or facts.hidden_dtypes:
         alone = f", the only dtype{'s' * (len(facts.dtypes) > 1)} measured"
         scope = f"in {dtypes}" + alone * (facts.dtypes == facts.run_dtypes)
+    scope += f" (too little to be seen in {listed(facts.hidden_dtypes)})" if facts.hidden_dtypes else ""
     floors = [f"{floor} in {listed(names)}" for floor, names in facts.floors.items()]
     kind = next((x for x in ("poisoned", "unwaited", "nonfinite") if x in facts.numbers), label.INVALID)
     verb, formats = verbs[kind if facts.leads == label.INVALID else facts.leads], listed(facts.floors or ["16 bits"])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import accuracy
-from accuracy.api.returned import WAYS, rounded
+from accuracy.live.tensor_core import WAYS, rounded
 from accuracy.verdict.label import LOGIC, ROUNDING
 from tests.measuring import only_grids
 from tests.slow.foreign.functions import heads_first, visible

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
-from accuracy.api.returned import rounded
+from accuracy.live.tensor_core import rounded
 from tests.unit.api.attention import DTYPES, HEADS, attend, refused, tensors, wider
 
 QUERIES, KEYS = 24, 40

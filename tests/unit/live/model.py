@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from accuracy.live.tensor_core import WAYS, rounded
 from tests.slow.foreign.functions import eager
 
 TEXT = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_bytes()
@@ -39,6 +40,16 @@ def attend(
 
 def attend_leaking(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
     return attend(query, key, value, **how, leak=True)
+
+
+def attend_in_tf32(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    """As a kernel of its own on a tensor core does, whatever torch's switches say."""
+    query, key, value = (x + (rounded(x, WAYS[1]) - x).detach() for x in (query, key, value))
+    return attend(query, key, value, **how)
+
+
+def attend_in_tf32_leaking(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    return attend_in_tf32(query, key, value, **how, leak=True)
 
 
 def attend_with_short_lse(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:

@@ -46,6 +46,15 @@ def test_a_healthy_run_is_called_healthy(tmp_path: Path, dtype: torch.dtype) -> 
     found.raise_if_faulty()
 
 
+def test_products_in_tf32_are_a_fact_that_hides_no_fault(tmp_path: Path) -> None:
+    found = accuracy.judge(captured(tmp_path / "healthy", attend, small.attend_in_tf32, dtype=torch.float32, steps=1))
+    assert found.healthy, found.sentence
+    inside = found.rows.groupby("layer")["inside"].agg(set)
+    assert ["tf32_cut" in each for each in inside] == [False, True]
+    found = accuracy.judge(captured(tmp_path / "wrong", small.attend_in_tf32_leaking, dtype=torch.float32, steps=1))
+    assert (found.label, found.first["tensor"] if found.first else "") == (LOGIC, "out")
+
+
 @pytest.mark.parametrize(
     ("tensor", "units", "is_explained", "label"),
     [

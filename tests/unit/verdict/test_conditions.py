@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from accuracy.verdict.facts import Facts
+from accuracy.verdict.inside import hides
 from tests.unit.verdict.synthetic import bend, facts_of, healthy, rows
 
 FINE = ("float32", "float64")
@@ -40,6 +41,17 @@ def test_a_dtype_is_called_right_or_the_only_one_where_it_was_measured_under_the
     four = [healthy((1,)), healthy((4,), ("float32",)).assign(case_id="four")]
     found = facts_of(bend(pd.concat(four, ignore_index=True), {"tensor": "out", "world_size": 4}, error_rel=0.9))
     assert (found.sound_dtypes, found.sizes_right) == ((), (1,))
+
+
+def test_a_dtype_whose_rounding_is_as_large_as_the_bug_is_not_called_right() -> None:
+    """Of float32 in TF32 and of 16 bits it is not known whether they have the factor of float64, too."""
+    factor = {"error_rel": 1e-4, "error_gain": 1e-4, "error_gain_se": 1e-8}
+    bent = bend(healthy((1,), ("bfloat16", *FINE)), {"tensor": "out", "dtype": "float64"}, **factor)
+    found = facts_of(bent)
+    assert (found.dtypes, found.sound_dtypes, found.hidden_dtypes) == (("float64",), ("float32",), ("bfloat16",))
+    tf32 = bend(bent, {"tensor": "out", "dtype": "float32"}, error_rel=4e-5)
+    assert hides(tf32[tf32["tensor"] == "out"], {"float64"}) == {"bfloat16", "float32"}
+    assert hides(tf32[tf32["tensor"].isin(("out", "dv"))], {"float64"}) == {"bfloat16", "float32"}
 
 
 def test_a_dtype_that_is_wrong_in_another_problem_is_not_called_right() -> None:

@@ -164,6 +164,21 @@ def test_a_constant_that_a_factor_is_by_chance_in_one_case_is_not_named() -> Non
     assert text(40, 160) == times.format(0.790569415)
 
 
+def test_a_factor_near_1_is_no_power_of_two_in_16_bits() -> None:
+    """1.004 and 1 + 2^-8 differ by less than a factor can be known by there; in float64 by much more."""
+    known, fitted = (
+        explained(
+            "dk", "a constant factor", cause=f"dk is {word} times what it should be", parameter=word, freedom=free
+        )
+        for word, free in (("(1 + 2^-8)", 0), ("1.004", 1))
+    )
+    for dtype, told in (("float16", "1.004"), ("float64", "(1 + 2^-8)")):
+        main = healthy((1,), (dtype,), seeds=1)
+        case = {"case_id": main["case_id"].iloc[0], "dtype": dtype}
+        bent = bend(main, {"tensor": "dk"}, error_rel=0.004)
+        assert f"dk is {told} times" in facts_of(bent, [known | case, fitted | case]).sentence
+
+
 def test_a_plain_mask_s_cause_is_named_before_pairs_that_prove_more_cases_under_windows() -> None:
     shape = {"world_size": 4, "heads_kv": 4, "heads": 4, "batch": 1, "head_dim": 16, "seqlen": 16}
     masks = ("causal,window=10", "causal,window=4", "causal")

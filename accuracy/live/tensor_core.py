@@ -1,0 +1,42 @@
+"""Does out bear the mark of products in TF32, as tensor cores do them? That is a fact with limits of its own, no fault.
+Operands of such a product are rounded to 11 bits, to the nearest or cut off, before it is computed. What that makes of
+q, k, v and dout can be computed: attention of these, rounded, in float64. Of the other operands, P and dS, the order of
+operations decides. So of out's error the part from q, k and v is known: of three roundings of four (q and k in the
+scores, v beside P) it is 0.85 in the mean, as the square root of 3 / 4 has it, and for errors of another kind the
+correlation is 0 to within 1 / sqrt(elements), and negative where the other way of rounding is right. Cutting shrinks
+out by a factor, and so may a fault: both errors are compared without their part along the reference. What is left has
+the same correlation, as q, k, v and P are cut by amounts as independent as those of rounding are.
+"""
+
+import torch
+from torch import Tensor
+
+ALIKE = 0.5
+"""Least correlation of out's error with the one that rounding q, k and v to TF32 makes."""
+MOST = 2.0
+"""By which the error may exceed that one; of four roundings three are known, so that it is 1.15 times as large."""
+_CUT = 13  # of float32's 23 bits of a significand
+WAYS = ("rounded to", "cut to")
+
+
+def rounded(x: Tensor, way: str) -> Tensor:
+    """Return float32 numbers with 10 bits behind the binary point, to the nearest (ties to even) or cut off."""
+    bits = x.detach().contiguous().view(torch.int32)
+    up = (1 << _CUT - 1) - 1 + ((bits >> _CUT) & 1) if way == WAYS[0] else 0
+    return ((bits + up) & -(1 << _CUT)).view(torch.float32)
+
+
+def bears(error: Tensor, inside: Tensor, reference: Tensor) -> bool:
+    """Whether an error of out is that of attention of rounded operands. inside: out of those; reference: of those that
+    were given; all float64, of one shape."""
+    known = inside - reference
+    within = float(error.norm()) <= MOST * float(known.norm())
+    own_part, part = (_but_for_a_factor(x, reference) for x in (error, known))
+    size = float(own_part.norm()) * float(part.norm())
+    return within and float((own_part * part).sum()) > ALIKE * size > 0
+
+
+def _but_for_a_factor(error: Tensor, reference: Tensor) -> Tensor:
+    """Return an error without the part that a factor times the reference has."""
+    square = float(reference.square().sum())
+    return error - reference * (float((error * reference).sum()) / square if square else 0.0)
