@@ -200,14 +200,13 @@ class Call:
     @cached_property
     def products(self) -> str:
         """`tf32` or `tf32_cut` where out shows that a float32 function rounds the operands of its products so."""
-        q, k, v, out = (self.tensors.get(name) for name in (*"qkv", "out"))
-        if q is None or k is None or v is None or out is None or {x.dtype for x in (q, k, v, out)} != {torch.float32}:
+        if {getattr(self.tensors.get(name), "dtype", None) for name in ("q", "k", "v", "out")} != {torch.float32}:
             return ""
         reference, blind = self.reference.out, self.reference.lse.transpose(1, 2).isneginf()
-        error = (out.double() - reference).masked_fill(blind[..., None], 0.0)
+        error = (self.tensors["out"].double() - reference).masked_fill(blind[..., None], 0.0)
         for word, way in zip(TF32, WAYS, strict=True) if error.isfinite().all() else ():
-            inside = float64.attention(*(rounded(x, way) for x in (q, k, v)), self.dout, **self.how).out
-            if bears(error, inside, reference):
+            q, k, v = (rounded(self.tensors[name], way) for name in "qkv")
+            if bears(error, float64.attention(q, k, v, self.dout, **self.how).out, reference):
                 return word
         return ""
 

@@ -45,7 +45,7 @@ def causes(hypotheses: pd.DataFrame, results: pd.DataFrame) -> dict[str, Cause]:
     tensors = rows.groupby("case_id")["tensor"].agg(set)
     one = ~rows["case_id"].map(tensors.map({*FORWARD}.issubset)).astype(bool)
     rows = rows[~(one & rows["cause"].str.startswith(BOTH))]  # only one of the two is wrong
-    rows = _without_scales_of_some_inputs(rows, results)
+    rows = _without_vague_constants(_without_scales_of_some_inputs(rows, results))
     return {str(tensor): _of_tensor(str(tensor), same) for tensor, same in rows.groupby("tensor", sort=False)}
 
 
@@ -119,21 +119,26 @@ def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
 def _without_coincidences(rows: pd.DataFrame, proven: set[str]) -> pd.DataFrame:
     """Return the rows but those of a hypothesis with a known constant, where a proven case needs another number for the
     same hypothesis. With a scale of 0.2 and 40 dims, sqrt(40/64) is 1/(the softmax scale x sqrt(D)), too. A case that
-    has no fitted number keeps its constant.
-
-    A factor that is near 1 in 16 bits, as 1 + 2^-8 and 1.004 are, is known to a quarter of a unit roundoff: it is told
-    as fitted where that is a hundredth of its distance from 1 or more."""
+    has no fitted number keeps its constant."""
     key = ["case_id", "hypothesis"]
-    fitted = rows[(rows["hypothesis"] == FACTOR) & (rows["freedom"] == 1)]
-    units = fitted["dtype"].map(lambda name: DTYPES[name].unit_roundoff * (DTYPES[name].bytes == 2)).astype(float)
-    vague = fitted.loc[(pd.to_numeric(fitted["parameter"], errors="coerce") - 1).abs() < 25 * units, "case_id"]
-    rows = rows[~((rows["hypothesis"] == FACTOR) & (rows["freedom"] == 0) & rows["case_id"].isin(vague))]
     holds = rows[rows["from_best"] <= SAME * rows["expected"]].groupby(key)["freedom"].agg(["min", "max"])
     alone = holds[(holds["min"] > 0) & holds.index.get_level_values(0).isin(proven)]
     refuted = {*alone.index.get_level_values(1)}
     fitted = {*holds.index[holds["max"] > 0]}
     of_fitted = pd.Series([each in fitted for each in rows[key].itertuples(index=False, name=None)], rows.index)
     return rows[~(rows["hypothesis"].isin(refuted) & of_fitted & (rows["freedom"] == 0))]
+
+
+def _without_vague_constants(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows but those that say that a factor is a known constant near 1, of cases in 16 bits with a fitted
+    one. 1.004 and 1 + 2^-8 are alike there: a factor is known to a quarter of a unit roundoff, which is a hundredth or
+    more of what it is off by."""
+    factor = rows["hypothesis"] == FACTOR
+    fitted = rows[factor & (rows["freedom"] == 1)]
+    short = fitted["dtype"].map({each.name: 25 * each.unit_roundoff for each in DTYPES.values() if each.bytes == 2})
+    off = (pd.to_numeric(fitted["parameter"], errors="coerce") - 1).abs()
+    vague = fitted.loc[off < short.astype(float), "case_id"]
+    return rows[~(factor & (rows["freedom"] == 0) & rows["case_id"].isin(vague))]
 
 
 def _other_factor(rows: pd.DataFrame, clause: str, proving: frozenset[str]) -> str:
