@@ -1,5 +1,6 @@
 """The record between rules and words: all that is known of one variant, or of a table's worst cell, in plain values."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,12 @@ class Cause:
     def is_cast(self) -> bool:
         """Whether a coarser format is the cause."""
         return self.names[0].startswith(CAST)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Its clauses as they are of any tensor, numbers to five digits."""
+        plain = (re.sub(rf"\b{self.tensor}\b", "it", each) for each in self.clauses)
+        return frozenset(re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.5g}", each) for each in plain)
 
     @property
     def text(self) -> str:

@@ -173,6 +173,8 @@ def _of_case(tensor: str, rows: pd.DataFrame) -> Cause:
     fitted = (rows["hypothesis"] == best["hypothesis"]) & (rows["freedom"] > best["freedom"])  # the same idea, fitted
     rivals = rows[~same & ~fitted]
     clauses = tuple(ties["cause"])
+    if str(best["dtype"]) == "float32":  # both have 11 bits
+        clauses = tuple(each.replace("cast to float16", "cast to float16 or TF32") for each in clauses)
     if DTYPES[str(best["dtype"])].bytes == 2:  # where dq cannot tell which of the two is wrong
         clauses = tuple(each.replace("wrong lse and delta", "wrong lse or delta") for each in clauses)
     return Cause(

@@ -189,7 +189,7 @@ def why(facts: "Facts") -> str:
     unproven = [x for x in lead if x not in {each.tensor for each in proven}]
     while proven:
         first, *others = proven
-        proven = [each for each in others if not {*each.names} & {*first.names}]
+        proven = [each for each in others if not ({*each.names} & {*first.names} and each.kinds & first.kinds)]
         alike = [each.tensor for each in others if each not in proven]
         parts.append(
             first.text.removesuffix(said)
