@@ -258,6 +258,7 @@ def test_of_functions_of_strangers_healthy_ones_are_not_accused_and_faulty_ones_
     found = accuracy.judge(tmp_path)
     first = found.first
     assert (found.healthy, first and first["tensor"]) == (name not in WRONG, WRONG.get(name)), found.sentence
+    assert ("in base 2" in found.sentence) == (name == "eager_lse_to_base_2")
 
 
 SIZES = {
