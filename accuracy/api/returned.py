@@ -82,13 +82,13 @@ def others(
 
     tensors: q (B, Sq, H, D), k (B, S, Hk, D), v, dout; stored: as in `exact`.
     """
-    q, k, *rest = tensors
+    q, k, v, dout = tensors
     if {*wrong} <= {"lse", "max_logit"} and q.element_size() == 2:
         for own in scaled(q, k, attention.scale(q), lambda x: x.to(q.dtype)):
-            yield exact(*own, *rest, attention, truth.policy, **stored)
+            yield exact(*own, v, dout, attention, truth.policy, **stored)
     if {*wrong} <= {"dq", "dk"} and attention.rows is None:
-        how = attention.how(q, k)
-        yield replace(truth, bounds=through_maximum(*tensors, truth.reference, truth.bounds, truth.policy, **how))
+        given = truth.reference, truth.bounds, truth.policy
+        yield replace(truth, bounds=through_maximum(q, k, v, dout, *given, **attention.how(q, k)))
 
 
 def in_tf32(

@@ -31,6 +31,8 @@ from accuracy.runtime.sharding import cut, join
 Named = dict[str, Tensor]
 TF32 = ("tf32", "tf32_cut")
 """Formats of operands, by each of `WAYS`."""
+FAR = 16.0
+"""Times the error of rounding to TF32, more than cutting any operands off makes."""
 
 
 @dataclass(frozen=True)
@@ -206,10 +208,13 @@ class Call:
             return ""
         reference, blind = self.reference.out, self.reference.lse.transpose(1, 2).isneginf()
         error = (self.tensors["out"].double() - reference).masked_fill(blind[..., None], 0.0)
-        ways = TF32 if error.isfinite().all() else ()
-        alike = (word for word in ways for each in self.with_rounded_operands(word)
-                 if bears(error, each.reference.out, reference))  # fmt: skip
-        return next(alike, "")
+        for word in TF32 if error.isfinite().all() else ():
+            for inside in (each.reference.out for each in self.with_rounded_operands(word)):
+                if bears(error, inside, reference):
+                    return word
+                if error.norm() > FAR * (inside - reference).norm():
+                    return ""
+        return ""
 
     def rounding(self, dtype: str = "", maximum: bool = False) -> Allowed:
         """What rounding to a dtype may do, and to float32 with products in `tf32` or `tf32_cut`; "": to the call's own.

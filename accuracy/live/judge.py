@@ -148,8 +148,9 @@ def _times(call: Call, name: str, x: Tensor, gain: np.ndarray) -> dict[str, np.n
         inside = "float32" if call.dtype == "float64" else call.products
         found = _over(call, name, x, gain, call.rounding(inside), inside) if inside else found
     word = inside or call.dtype
-    if not _rounds(found):
-        seconds = (_over(*each, gain, limits, word) for *each, limits in _second_looks(call, name, x, word, found))
+    if not _rounds(found) and x.isfinite().all():
+        looks = _second_looks(call, name, word, found)
+        seconds = (_over(other, name, x, gain, allowed, word) for other, allowed in looks)
         found = next(filter(_rounds, seconds), found)
     return found | {"inside": np.full(len(gain), inside)}
 
@@ -163,16 +164,17 @@ def _is_in_base_2(call: Call, found: dict[str, np.ndarray]) -> bool:
 
 
 def _second_looks(
-    call: Call, name: str, x: Tensor, dtype: str, found: dict[str, np.ndarray]
-) -> Iterator[tuple[Call, str, Tensor, Allowed]]:
-    """Of dq and dk through a maximum; of lse, or where rows alone are wrong, of q and k that are rounded: of scores of
-    thousands a weight of e^-9 may be e^-1 by that, which no variance says."""
+    call: Call, name: str, dtype: str, found: dict[str, np.ndarray]
+) -> Iterator[tuple[Call, Allowed]]:  # fmt: skip
+    """Yield calls with other references, and limits: of dq and dk through a maximum; of lse, or where rows alone are
+    wrong, of q and k that are rounded: of scores of thousands a weight of e^-9 may be e^-1 by that, which no variance
+    says."""
     rows_alone = found["times"].max() <= 1 and not found["beyond"].any()
     if name in ("dq", "dk") and found["times_gain"].max() <= 1:  # no error of rows makes a factor
-        yield call, name, x, call.rounding(dtype, maximum=True)
+        yield call, call.rounding(dtype, maximum=True)
     if (name == "lse" or rows_alone) and (dtype in TF32 or FORMATS[dtype].bytes == 2):
         for other in call.with_rounded_operands(dtype):
-            yield other, name, x, other.rounding(dtype)
+            yield other, other.rounding(dtype)
 
 
 def _rounds(found: dict[str, np.ndarray]) -> bool:
