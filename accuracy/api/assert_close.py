@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.api import calling, uncounted
+from accuracy.api import calling
 from accuracy.api.bounds import Attention, Exact, check_tensors, exact, listed, must_be_beside, policy_of, word_of
 from accuracy.api.calling import GRADIENTS, SCALES, as_tensor, in_bshd, in_layout, meant
-from accuracy.api.returned import TF32_DRIFT, in_tf32, of_largest, without_padding
+from accuracy.api.returned import TF32_DRIFT, in_tf32, of_largest, others, without_padding
 from accuracy.bound.limits import ALARM, DRIFT, Beyond, beyond, limits
 from accuracy.bound.policy import Policy, eight_bits, unit
 from accuracy.bound.running import Bound
@@ -156,7 +156,7 @@ def assert_close(
     if wrong and policy == "loosest" and not short:
         beyond_it = {line.split()[0] for line in wrong}
         is_factor = _is_factor(beyond_it & {"dq", "dk"}, found, truth, layout)
-        again = iter(()) if is_factor else uncounted.others(beyond_it, tensors, truth, attention, **stored)
+        again = iter(()) if is_factor else others(beyond_it, tensors, truth, attention, **stored)
         if any(not _wrong(found, each, layout) for each in again):
             wrong = []
     if wrong and arithmetic != "float32" and in_bshd(found["out"], layout, "out").shape == truth.reference.out.shape:

@@ -42,6 +42,14 @@ class Attention:
         """Return what scores are multiplied by: the softmax scale, D^-0.5 of q (B, Sq, H, D) where none was given."""
         return q.shape[-1] ** -0.5 if self.softmax_scale is None else float(self.softmax_scale)
 
+    def how(self, q: Tensor, k: Tensor) -> dict[str, Any]:
+        """Return it as keyword arguments of the reference and of running bounds."""
+        mask = None if self.attn_mask is None else in_four(self.attn_mask).expand(-1, -1, q.shape[1], k.shape[1])
+        return {
+            "scale": self.scale(q), "causal": self.causal, "window": self.window, "documents": self.documents,
+            "softcap": self.softcap, "sinks": [float(each) for each in self.sinks], "mask": mask, "dlse": self.dlse,
+        }  # fmt: skip
+
     def check(self, q: Tensor, k: Tensor) -> None:
         """Raise ConfigError for a value that cannot be of q (B, Sq, H, D) and k (B, S, Hk, D)."""
         keys, heads, lengths, sinks = k.shape[1], q.shape[2], self.documents, listed(self.sinks)
@@ -151,15 +159,8 @@ def exact(
     """Return the reference and the bounds for checked arguments. dout None: gradients are those of no dout, zero;
     stored_dsink, stored_dbias, stored_max_logit: the dtype of dsink, of attn_mask's gradient, of max_logit; None: it is
     not asked about."""
-    mask = attention.attn_mask
-    mask = None if mask is None else in_four(mask).expand(-1, -1, q.shape[1], k.shape[1])
     dout = torch.zeros_like(q[..., :1]).expand(*q.shape[:-1], v.shape[-1]) if dout is None else dout
-    how: dict[str, Any] = {
-        "scale": attention.scale(q), "causal": attention.causal,
-        "window": attention.window, "documents": attention.documents, "softcap": attention.softcap,
-        "sinks": [float(each) for each in attention.sinks], "mask": mask,
-        "dlse": attention.dlse,
-    }  # fmt: skip
+    how = attention.how(q, k)
     if stored_dbias is not None and attention.attn_mask is not None:
         how["of_bias"] = in_four(attention.attn_mask).shape
     try:

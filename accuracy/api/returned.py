@@ -1,6 +1,6 @@
 """What a function returned, or the caller gave: out, and perhaps lse and the largest scores, by their names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from accuracy.bound.policy import half_spacing
 from accuracy.bound.running import Bound
 from accuracy.core.errors import ConfigError
 from accuracy.live.tensor_core import WAYS, bears, rounded
+from accuracy.live.uncounted import scaled, through_maximum
 
 EXPECTED = "give out, (out, lse), (out, lse, max_logit), or a function that returns one of these"
 AUXILIARY = {"lse": ("lse",), "max_logit": ("max_logit", "max_scores")}
@@ -72,6 +73,22 @@ def of_largest(reference: Tensor, bound: Bound, x: Tensor, dtype: str) -> tuple[
                                (reference, bound.certain, bound.variance))  # fmt: skip
     last = half_spacing(most.abs() + certain.nan_to_num(posinf=0.0), dtype)
     return most, Bound.of(certain + last, variance + last.square() / 3)
+
+
+def others(
+    wrong: Collection[str], tensors: list[Any], truth: Exact, attention: Attention, **stored: Any
+) -> Iterator[Exact]:
+    """Yield the references and bounds by which these tensors may be right, though they are beyond those of `truth`.
+
+    tensors: q (B, Sq, H, D), k (B, S, Hk, D), v, dout; stored: as in `exact`.
+    """
+    q, k, v, dout = tensors
+    if {*wrong} <= {"lse", "max_logit"} and q.element_size() == 2:
+        for own in scaled(q, k, attention.scale(q), lambda x: x.to(q.dtype)):
+            yield exact(*own, v, dout, attention, truth.policy, **stored)
+    if {*wrong} <= {"dq", "dk"} and attention.rows is None:
+        given = truth.reference, truth.bounds, truth.policy
+        yield replace(truth, bounds=through_maximum(q, k, v, dout, *given, **attention.how(q, k)))
 
 
 def in_tf32(

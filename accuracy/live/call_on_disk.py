@@ -5,9 +5,10 @@ How far a healthy function may be from the reference are limits out of running b
 have the chances of `accuracy.bound.limits`.
 """
 
+import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +22,7 @@ from accuracy.bound.running import bounds
 from accuracy.core.dtype import FORMATS, coarser
 from accuracy.core.recording import RESULTS, Facts, Recorded
 from accuracy.live.tensor_core import WAYS, bears, rounded
+from accuracy.live.uncounted import scaled, through_maximum
 from accuracy.live.writing import outweighs
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
@@ -29,6 +31,8 @@ from accuracy.runtime.sharding import cut, join
 Named = dict[str, Tensor]
 TF32 = ("tf32", "tf32_cut")
 """Formats of operands, by each of `WAYS`."""
+FAR = 16.0
+"""Times the error of rounding to TF32, more than cutting any operands off makes."""
 
 
 @dataclass(frozen=True)
@@ -204,26 +208,42 @@ class Call:
             return ""
         reference, blind = self.reference.out, self.reference.lse.transpose(1, 2).isneginf()
         error = (self.tensors["out"].double() - reference).masked_fill(blind[..., None], 0.0)
-        for word, way in zip(TF32, WAYS, strict=True) if error.isfinite().all() else ():
-            q, k, v = (rounded(self.tensors[name], way) for name in "qkv")
-            if bears(error, float64.attention(q, k, v, self.dout, **self.how).out, reference):
-                return word
+        for word in reversed(TF32) if error.isfinite().all() else ():  # cut off, errors do not average out
+            for inside in (each.reference.out for each in self.with_rounded_operands(word)):
+                if bears(error, inside, reference):
+                    return word
+                if error.norm() > FAR * (inside - reference).norm():
+                    return ""
         return ""
 
-    def rounding(self, dtype: str = "") -> Allowed:
-        """What rounding to a dtype may do, and to float32 with products in `tf32` or `tf32_cut`; "": to the call's
-        own."""
+    def rounding(self, dtype: str = "", maximum: bool = False) -> Allowed:
+        """What rounding to a dtype may do, and to float32 with products in `tf32` or `tf32_cut`; "": to the call's own.
+        maximum: of what autograd takes through a maximum, too."""
         word = dtype or self.dtype
-        if word not in self._allowed:
+        key = f"{word} through a maximum" * maximum or word
+        if key not in self._allowed:
             q, k, v = (self.tensors[name] for name in "qkv")
             policy = loosest("float32" if word in TF32 else word, 1 if self.size == 1 else 2 * self.size)
             if self.facts.autocast or self.facts.tf32 or word in TF32:
                 policy = cast(policy, "tf32" if self.facts.tf32 and word == "float32" else word)
             found = bounds(q, k, v, self.dout, self.reference, policy, **self.how)
+            if maximum:
+                found = through_maximum(q, k, v, self.dout, self.reference, found, policy, **self.how)
             sides = [{name: in_tokens(name, getattr(each, side)) for name, each in found.items()}
                      for side in ("certain", "variance")]  # fmt: skip
-            self._allowed[word] = Allowed(*sides)
-        return self._allowed[word]
+            self._allowed[key] = Allowed(*sides)
+        return self._allowed[key]
+
+    def with_rounded_operands(self, dtype: str) -> Iterator["Call"]:
+        """Yield this call with q, k and v as they are where they, and q also times a scale, are rounded to a dtype,
+        `tf32` or `tf32_cut`, before they are multiplied."""
+        q, k, v = (self.tensors[name] for name in "qkv")
+
+        def to(x: Tensor) -> Tensor:
+            return rounded(x.float(), WAYS[TF32.index(dtype)]) if dtype in TF32 else x.to(getattr(torch, dtype))
+
+        for query, key in itertools.chain([(to(q).double(), to(k).double())], scaled(q, k, self.facts.scale, to)):
+            yield replace(self, tensors={**self.tensors, "q": query, "k": key, "v": to(v)}, _allowed={})
 
     def exact(self, name: str) -> Tensor:
         """The reference's tensor, lse as (B, S, H)."""

@@ -2,9 +2,11 @@
 
 Each call is compared on its own inputs, so that a fault stands where it is made and not in the layers behind it. The
 measure is the error over the most that rounding may make of it (`Call.rounding`): over a rank's whole tensor,
-and in its worst row, a head of a token; and how many elements are beyond a bound that no rounding exceeds.
+and in its worst row, a head of a token; the factor that a tensor is of its reference; and how many elements are beyond
+a bound that no rounding exceeds.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,11 +18,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from accuracy.core.dtype import tensor_dtype
+from accuracy.bound.limits import CANCELLED, DRIFT, FEWEST, STANDARD_ERRORS
+from accuracy.bound.policy import unit
+from accuracy.core.dtype import FORMATS, tensor_dtype
 from accuracy.core.errors import ConfigError, entry
 from accuracy.core.number import count
 from accuracy.core.recording import Recorded, matches, recorded
-from accuracy.live.call_on_disk import Call, load
+from accuracy.live.call_on_disk import TF32, Allowed, Call, load
 from accuracy.live.verdict import FORWARD, GIVEN, Judgement, label_of, verdict
 from accuracy.live.writing import wait
 from accuracy.measurement import metrics
@@ -31,12 +35,20 @@ from accuracy.runtime.rounding import round_to
 from accuracy.verdict.label import INVALID, NOT_MEASURED
 
 COLUMNS = (
-    "step", "order", "layer", "call", "tensor", "rank", "label", "sentence", "times", "times_row", "error_rel",
-    "beyond", "inside", "error_max", "floor_rel", "x_floor", "error_gain", "nonfinite", "significand_bits",
-    "reference_rms", "worst_batch", "worst_token", "worst_head", "name", "function", "dtype", "world_size", "shape",
+    "step", "order", "layer", "call", "tensor", "rank", "label", "sentence", "times", "times_row", "times_gain",
+    "error_rel", "beyond", "inside", "error_max", "floor_rel", "x_floor", "error_gain", "certain_gain", "nonfinite",
+    "significand_bits", "reference_rms", "worst_batch", "worst_token", "worst_head", "name", "function", "dtype",
+    "world_size", "shape",
 )  # fmt: skip
 
 
+OF_OPERANDS = 3.0
+"""Unit roundoffs by which products in TF32 may shift a gain: dk is made of dS and q, dS of dout and v, P of q and k,
+and each of the six loses half a one in the mean at most where it is cut off."""
+ONE_SIDED = 0.9
+"""Mean of an lse's error over its root mean square, or its gain over its relative error: of what each row is off by, or
+multiplied by, and of no rounding of different numbers, whose error has either sign."""
+BASE_2 = "; it is in base 2, times ln 2 it is right"
 EAGER = "The model is compiled: a captured step ran it eager, as it is written, and its graphs are not judged."
 
 
@@ -70,10 +82,12 @@ def rows_of(found: Recorded, device: str) -> Iterator[dict[str, Any]]:
         return
     for name in call.returned:
         numbers = numbers_of(call, name)
+        more = BASE_2 if name == "lse" and _is_in_base_2(call, numbers) else ""
         for place, rank in enumerate([*(each.rank for each in found.facts), ALL_RANKS]):
             row = about | {"tensor": name, "rank": rank} | {key: values[place] for key, values in numbers.items()}
             label, sentence = label_of(row, numbers["error_rel"][:-1], partial(explained, call, name))
-            yield row | {"label": label, "sentence": _given(call, name) or sentence if label == INVALID else sentence}
+            given = _given(call, name) if label == INVALID else ""
+            yield row | {"label": label, "sentence": given or sentence + more}
 
 
 def _given(call: Call, name: str) -> str:
@@ -98,9 +112,16 @@ def numbers_of(call: Call, name: str) -> dict[str, np.ndarray]:
     columns = metrics.metric_columns(apart.sums, floor, floor, floor, apart.ulp)  # type: ignore[arg-type]
     bits = metrics.significand_bits(x, stored)
     kept = ("error_rel", "error_max", "floor_rel", "x_floor", "error_gain", "nonfinite", "reference_rms")
+    rows = metrics.appended(np.full(len(x), reference[0].numel() / reference.shape[-1]))
+    certain = np.abs(columns["error_gain"]) - STANDARD_ERRORS * columns["error_gain_se"]
+    certain = np.where((rows >= FEWEST) & (name != "lse"), np.nan_to_num(certain.clip(0)), 0.0)
+    constant = np.abs(columns["error_mean"]) >= ONE_SIDED * columns["error_rms"]
+    constant |= np.abs(columns["error_gain"]) >= ONE_SIDED * columns["error_rel"]
     return {
         **{key: columns[key] for key in kept},
-        **_times(call, name, metrics.error_of(x, reference)),
+        "certain_gain": certain,
+        "struck": np.where((name == "lse") & (rows >= FEWEST) & constant, 0.0, 1.0),
+        **_times(call, name, given, certain),
         **_places(call, apart.sums, x.shape),
         "significand_bits": metrics.appended(bits, bits.max(keepdims=True)),
     }
@@ -115,27 +136,68 @@ def _seen(call: Call, name: str, x: Tensor, exact: Tensor) -> Tensor:
     return torch.where(blind, exact.nan_to_num(neginf=0.0), x)
 
 
-def _times(call: Call, name: str, error: Tensor) -> dict[str, np.ndarray]:
-    """The error over the most that rounding makes of it: of each rank, in its worst row, and of all; and its elements
-    that no rounding makes. What is beyond rounding to float64 is held to float32, as a function that computes in it
-    inside promises no more; what is beyond rounding to float32, to products in TF32 where out shows them."""
+def _times(call: Call, name: str, x: Tensor, gain: np.ndarray) -> dict[str, np.ndarray]:
+    """The error over the most that rounding makes of it: of each rank, in its worst row, and of all; its elements that
+    no rounding makes; and the certain part of its gain over what rounding may shift that by. What is beyond rounding to
+    float64 is held to float32, as a function that computes in it inside promises no more; what is beyond rounding to
+    float32, to products in TF32 where out shows them; what is beyond that is looked at a second time, as
+    `accuracy.live.uncounted` has it."""
+    found = _over(call, name, x, gain, call.rounding(), call.dtype)
     inside = ""
-    found = _over(call, name, error, call.dtype)
-    if max(found["times"].max(), found["times_row"].max()) > 1 or found["beyond"].any():
+    if not _rounds(found):
         inside = "float32" if call.dtype == "float64" else call.products
-        found = _over(call, name, error, inside) if inside else found
-    return found | {"inside": np.full(len(found["times"]), inside)}
+        found = _over(call, name, x, gain, call.rounding(inside), inside) if inside else found
+    word = inside or call.dtype
+    if not _rounds(found) and x.isfinite().all():
+        looks = _second_looks(call, name, word, found)
+        seconds = (_over(other, name, x, gain, allowed, word) for other, allowed in looks)
+        found = next(filter(_rounds, seconds), found)
+    return found | {"inside": np.full(len(gain), inside)}
 
 
-def _over(call: Call, name: str, error: Tensor, dtype: str) -> dict[str, np.ndarray]:
-    allowed = call.rounding(dtype)
+def _is_in_base_2(call: Call, found: dict[str, np.ndarray]) -> bool:
+    """Whether an lse that is wrong, as `found` says, is right times ln 2."""
+    if _rounds(found):
+        return False
+    x = _seen(call, "lse", call.tensors["lse"].double() * math.log(2), call.exact("lse"))
+    return _rounds(_times(call, "lse", x, np.zeros(call.size + 1)))
+
+
+def _second_looks(
+    call: Call, name: str, dtype: str, found: dict[str, np.ndarray]
+) -> Iterator[tuple[Call, Allowed]]:  # fmt: skip
+    """Yield calls with other references, and limits: of dq and dk through a maximum; of lse, or where rows alone are
+    wrong, of q and k that are rounded: of scores of thousands a weight of e^-9 may be e^-1 by that, which no variance
+    says."""
+    rows_alone = found["times"].max() <= 1 and not found["beyond"].any()
+    if name in ("dq", "dk") and found["times_gain"].max() <= 1:  # no error of rows makes a factor
+        yield call, call.rounding(dtype, maximum=True)
+    if (name == "lse" or rows_alone) and (dtype in TF32 or FORMATS[dtype].bytes == 2):
+        for other in call.with_rounded_operands(dtype):
+            yield other, other.rounding(dtype)
+
+
+def _rounds(found: dict[str, np.ndarray]) -> bool:
+    return max(found[each].max() for each in ("times", "times_row", "times_gain")) <= 1 and not found["beyond"].any()
+
+
+def _over(
+    call: Call, name: str, x: Tensor, gain: np.ndarray, allowed: Allowed, dtype: str
+) -> dict[str, np.ndarray]:  # fmt: skip
+    exact = call.shards(call.exact(name)).nan_to_num(neginf=0.0)
+    error = metrics.error_of(call.shards(x), exact)
     each, most = error.flatten(1).norm(dim=1), allowed.whole(name, call.shards)
-    whole = torch.cat([each / most, each.norm()[None] / allowed.whole(name, lambda x: x[None])])
+    most = torch.cat([most, allowed.whole(name, lambda x: x[None])])
+    whole = torch.cat([each, each.norm()[None]]) / most
+    relative = most / torch.cat([exact.flatten(1).norm(dim=1), exact.norm()[None]])
     rows = error.norm(dim=-1) if error.dim() == 5 else error.abs()
     worst = (rows / call.shards(allowed.rows(name))).nan_to_num(nan=0.0).flatten(1).amax(1)
     beyond = (error.abs() > call.shards(allowed.certain[name])).flatten(1).sum(1)
     found = {"times": whole.nan_to_num(nan=0.0), "times_row": torch.cat([worst, worst.amax(0)[None]])}
     found["beyond"] = torch.cat([beyond, beyond.sum(0)[None]])
+    units = OF_OPERANDS if dtype in TF32 else DRIFT[FORMATS[dtype].bytes]
+    drift = (relative / CANCELLED).clamp(min=units * unit(dtype))
+    found["times_gain"] = torch.from_numpy(gain) / drift.where(relative < 1, torch.inf).cpu()
     return {key: x.cpu().numpy() for key, x in found.items()}
 
 

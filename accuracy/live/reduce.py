@@ -5,7 +5,7 @@ With a function, it is run again on ever smaller parts, each against its own ref
 differs from run to run cannot be run again: a function that is right this time is an error.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,7 @@ def _of_slices(call: Call, row: dict[str, Any], path: Path) -> Reduced:
     data = script.sliced(call, tensor, batch, head, tokens)
     rows, shown = call.exact(tensor)[batch, tokens, head], ", ".join(map(str, tokens[:8]))
     most = call.rounding().whole(tensor, lambda x: x[batch, tokens, head][None])
-    limit = _limit(row["label"], tensor, float(most / rows.norm()))
+    limit = _limit(row, float(most / rows.norm()))
     where = f"{tensor} of {call.facts.name}, batch {batch}, head {head}, tokens {shown}{', ...' * (len(tokens) > 8)}"
     what = f"{where}: {row['label'].replace('_', ' ')}, as captured"
     script.write(path, what, call, tensor, data, limit, None)
@@ -153,7 +153,7 @@ def _of_function(call: Call, row: dict[str, Any], run: Rerun, path: Path) -> Red
             with arithmetic.random_state_restored():
                 torch.manual_seed(0)
                 found = run.results(candidate.inputs(call))
-            return _label(found, tensor)
+            return _row(found, tensor)["label"]
         except Exception:  # a size that the function refuses does not show the fault
             return ""
 
@@ -167,7 +167,7 @@ def _of_function(call: Call, row: dict[str, Any], run: Rerun, path: Path) -> Red
     smaller = shrink(call, whole, row, lambda candidate: label(candidate) == given)
     part = run.results(smaller.inputs(call))
     most = part.rounding().whole(tensor, lambda x: x[None])
-    limit = _limit(given, tensor, float(most / part.exact(tensor).norm()))
+    limit = _limit(_row(part, tensor), float(most / part.exact(tensor).norm()))
     what = f"{tensor} of {run.name}: {given.replace('_', ' ')}, on {smaller.size} of {call.facts.name}"
     script.write(path, what, part, tensor, script.data_of(part), limit, run)
     changed = "" if given == wanted else f" (captured: {wanted.replace('_', ' ')})"
@@ -200,14 +200,18 @@ def shrink(call: Call, candidate: Candidate, row: dict[str, Any], shows: Callabl
     return candidate
 
 
-def _label(call: Call, tensor: str) -> str:
+def _row(call: Call, tensor: str) -> dict[str, Any]:
+    """Of all ranks together, as `judge` has it."""
     if tensor not in call.returned:
-        return ""
+        return {"label": ""}
     numbers = numbers_of(call, tensor)
     row = {key: values[-1] for key, values in numbers.items()} | {"tensor": tensor, "dtype": call.facts.dtype}
-    return label_of(row, numbers["error_rel"][:-1])[0]
+    return row | {"label": label_of(row, numbers["error_rel"][:-1])[0]}
 
 
-def _limit(label: str, tensor: str, rounding: float) -> float:
-    """The relative error of a script; of an lse in 16 bits, which a kernel has in float32, that of 64 roundings."""
-    return min(rounding, 2.0**-18) if (label, tensor) == (PRECISION_FLOOR, "lse") else rounding
+def _limit(row: Mapping[str, Any], rounding: float) -> float:
+    """The relative error of a script; of an lse in 16 bits, which a kernel has in float32, that of 64 roundings; of a
+    factor, what it is at least."""
+    if (row["label"], row["tensor"]) == (PRECISION_FLOOR, "lse"):
+        return min(rounding, 2.0**-18)
+    return min(rounding, row["certain_gain"]) if row["times_gain"] > 1 else rounding

@@ -15,6 +15,8 @@ ALIKE = 0.5
 """Least correlation of out's error with the one that rounding q, k and v to TF32 makes."""
 MOST = 2.0
 """By which the error may exceed that one; of four roundings three are known, so that it is 1.15 times as large."""
+MOST_FACTOR = 2.0**-9
+"""Of out: P and v lose less than 2^-10 of themselves each."""
 _CUT = 13  # of float32's 23 bits of a significand
 WAYS = ("rounded to", "cut to")
 
@@ -29,14 +31,14 @@ def rounded(x: Tensor, way: str) -> Tensor:
 def bears(error: Tensor, inside: Tensor, reference: Tensor) -> bool:
     """Whether an error of out is that of attention of rounded operands. inside: out of those; reference: of those that
     were given; all float64, of one shape."""
-    known = inside - reference
-    within = float(error.norm()) <= MOST * float(known.norm())
-    own_part, part = (_but_for_a_factor(x, reference) for x in (error, known))
-    size = float(own_part.norm()) * float(part.norm())
-    return within and float((own_part * part).sum()) > ALIKE * size > 0
+    (factor, own_part), (_, part) = (_factor_and_rest(x, reference) for x in (error, inside - reference))
+    own, size = float(own_part.norm()), float(part.norm())
+    within = own <= MOST * size and abs(factor) <= MOST_FACTOR
+    return within and float((own_part * part).sum()) > ALIKE * own * size > 0
 
 
-def _but_for_a_factor(error: Tensor, reference: Tensor) -> Tensor:
-    """Return an error without the part that a factor times the reference has."""
+def _factor_and_rest(error: Tensor, reference: Tensor) -> tuple[float, Tensor]:
+    """Return the factor times the reference that an error has, and what is left of the error."""
     square = float(reference.square().sum())
-    return error - reference * (float((error * reference).sum()) / square if square else 0.0)
+    factor = float((error * reference).sum()) / square if square else 0.0
+    return factor, error - factor * reference

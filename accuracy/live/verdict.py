@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from accuracy.core.dtype import FORMATS
 from accuracy.core.number import count, listed, on_ranks, plain
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.floor import WITHIN, WITHIN_GRADIENT, coarser_format
 from accuracy.verdict.label import EXCESS_ROUNDING, INVALID, LOGIC, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
+from accuracy.verdict.rule.factor import MOST_OF_IT
 
 FAR = 4.0  # times the most that rounding makes: no rounding more or less explains that
 FORWARD = ("out", "lse")
@@ -58,10 +60,14 @@ def label_of(
         return INVALID, f"{int(row['nonfinite'])} values are not finite"
     effective = "float32" if row["tensor"] == "lse" and row["dtype"] != "float64" else row["dtype"]
     coarse = row["tensor"] == "lse" and 0 < row["significand_bits"] <= SHORT
-    if row["times"] <= 1 and row["times_row"] <= 1 and not row["beyond"] and not coarse:
+    if max(row["times"], row["times_row"], row["times_gain"]) <= 1 and not row["beyond"] and not coarse:
         return ROUNDING, f"{plain(row['times'])} times what rounding{INSIDE[row['inside']]} explains"
     most = WITHIN_GRADIENT if row["tensor"] in BACKWARD else WITHIN
-    found = coarser_format(row["error_rel"], row["significand_bits"], ranks, effective, most=most)
+    found = coarser_format(row["error_rel"], row["significand_bits"], ranks, effective, row["struck"], most)
+    is_factor = row["times_gain"] > 1 and not (found and row["certain_gain"] <= FORMATS[found[0]].unit_roundoff)
+    alone = max(row["times"], row["times_row"]) <= 1 and not row["beyond"]
+    if is_factor and (alone or abs(row["error_gain"]) >= MOST_OF_IT * row["error_rel"]):
+        return LOGIC, f"it is {1 + row['error_gain']:.6g} times the reference, {_far(row)}"
     if found and (not row["beyond"] or explained(found[0])):
         return PRECISION_FLOOR, f"only as good as {found[0]}: {found[1]}"
     if row["beyond"]:

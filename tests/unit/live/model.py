@@ -52,6 +52,11 @@ def attend_in_tf32_leaking(query: Tensor, key: Tensor, value: Tensor, **how: Any
     return attend_in_tf32(query, key, value, **how, leak=True)
 
 
+def attend_in_tf32_with_higher_lse(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    out, lse = attend_in_tf32(query, key, value, **how)
+    return out, lse * (1 + 2.0**-9)
+
+
 def attend_with_short_lse(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
     return attend(query, key, value, **how, short_lse=True)
 
@@ -77,6 +82,20 @@ class Late(torch.autograd.Function):
 
 def attend_racing(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
     return attend(query, Late.apply(key), value, **how)
+
+
+def attend_with_larger_dk(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    """By 1.2%, 3 unit roundoffs of bfloat16, of which one element may have more."""
+    return attend(query, 1.012 * key - 0.012 * key.detach(), value, **how)
+
+
+def attend_with_higher_lse(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    out, lse = attend(query, key, value, **how)
+    return out, lse + 0.02
+
+
+def attend_in_tf32_with_larger_dk(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    return attend_with_larger_dk(*(x + (rounded(x, WAYS[1]) - x).detach() for x in (query, key, value)), **how)
 
 
 class Attention(nn.Module):

@@ -51,8 +51,11 @@ def test_products_in_tf32_are_a_fact_that_hides_no_fault(tmp_path: Path) -> None
     assert found.healthy, found.sentence
     inside = found.rows.groupby("layer")["inside"].agg(set)
     assert ["tf32_cut" in each for each in inside] == [False, True]
-    found = accuracy.judge(captured(tmp_path / "wrong", small.attend_in_tf32_leaking, dtype=torch.float32, steps=1))
-    assert (found.label, found.first["tensor"] if found.first else "") == (LOGIC, "out")
+    for number, (function, tensor) in enumerate(
+        [(small.attend_in_tf32_leaking, "out"), (small.attend_in_tf32_with_larger_dk, "dk")]
+    ):
+        found = accuracy.judge(captured(tmp_path / str(number), function, dtype=torch.float32, steps=1))
+        assert (found.label, found.first["tensor"] if found.first else "") == (LOGIC, tensor)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +71,8 @@ def test_a_gradient_of_float32_has_three_roundings_of_16_bits_inside(
     tensor: str, units: float, is_explained: bool, label: str
 ) -> None:
     """As under autocast to bfloat16: sqrt(3) times 4 times 0.41 unit roundoffs, 2.8, are a format's and no more are."""
-    row = {"tensor": tensor, "dtype": "float32", "nonfinite": 0, "times": 4e3, "times_row": 5e3, "beyond": 9,
+    row = {"tensor": tensor, "dtype": "float32", "nonfinite": 0, "times": 4e3, "times_row": 5e3, "times_gain": 0.0,
+           "certain_gain": 0.0, "error_gain": 0.0, "struck": 1.0, "beyond": 9,
            "inside": "", "significand_bits": 24.0, "error_rel": units * 2.0**-8, "x_floor": 1e5}  # fmt: skip
     assert label_of(row, np.array([row["error_rel"]]), lambda dtype: is_explained)[0] == label
 
@@ -96,10 +100,12 @@ FAULTS = {
     "a mask that leaks at a border": (small.attend_leaking, "out", "logic"),
     "an lse in bfloat16": (small.attend_with_short_lse, "lse", "precision_floor"),
     "a race": (small.attend_racing, "dk", "logic"),
+    "a factor": (small.attend_with_larger_dk, "dk", "logic"),
+    "a number added to lse": (small.attend_with_higher_lse, "lse", "logic"),
 }
 
 
-@pytest.mark.stress(4, "name", "dtype")
+@pytest.mark.stress(6, "name", "dtype")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_in_its_layer_and_its_first_tensor(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
@@ -208,6 +214,7 @@ def test_of_functions_of_strangers_healthy_ones_are_not_accused_and_faulty_ones_
     found = accuracy.judge(tmp_path)
     first = found.first
     assert (found.healthy, first and first["tensor"]) == (name not in WRONG, WRONG.get(name)), found.sentence
+    assert ("in base 2" in found.sentence) == (name == "eager_lse_to_base_2")
 
 
 SIZES = {

@@ -25,53 +25,39 @@ c, too, and is not looked at a second time.
 
 import itertools
 import math
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from accuracy.api.bounds import Attention, Exact, exact, in_four
 from accuracy.bound.limits import MOST
 from accuracy.bound.policy import Policy, grown, unit
 from accuracy.bound.running import Bound
-from accuracy.reference.float64 import seen_keys
+from accuracy.reference.float64 import Reference, seen_keys
 
 BLOCK_ELEMENTS = 2**19
 """Scores held at once: half a gigabyte of keys of 128 dims, where all scores of a row are equal."""
 
 
-def others(
-    wrong: Collection[str], tensors: list[Any], truth: Exact, attention: Attention, **stored: Any
-) -> Iterator[Exact]:
-    """Yield the references and bounds by which these tensors may be right, though they are beyond those of `truth`.
-
-    tensors: q (B, Sq, H, D), k (B, S, Hk, D), v, dout; stored: as in `exact`.
-    """
-    if {*wrong} <= {"lse", "max_logit"} and tensors[0].element_size() == 2:
-        yield from scaled_queries(tensors, truth, attention, **stored)
-    if {*wrong} <= {"dq", "dk"} and attention.rows is None:
-        yield through_maximum(tensors, truth, attention)
-
-
-def scaled_queries(tensors: list[Any], truth: Exact, attention: Attention, **stored: Any) -> Iterator[Exact]:
-    """Yield the reference and bounds for q times the scale, q times the scale and log2 e, and q and k times the root of
-    the scale, each rounded to the inputs' format."""
-    q, k, v, dout = tensors
-    scale = attention.scale(q)
+def scaled(q: Tensor, k: Tensor, scale: float, to: Callable[[Tensor], Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield q and k, float64, as they are where q times the scale, q times the scale and log2 e, or q and k times the
+    root of the scale are rounded. to: what rounds them, of float32."""
     for of_q, of_k in ((scale, 1.0), (scale * math.log2(math.e), 1.0), (math.sqrt(scale), math.sqrt(scale))):
-        query, key = ((x.float() * factor).to(x.dtype).double() / factor for x, factor in ((q, of_q), (k, of_k)))
-        yield exact(query, key, v, dout, attention, truth.policy, **stored)
+        yield to(q.float() * of_q).double() / of_q, to(k.float() * of_k).double() / of_k
 
 
-def through_maximum(tensors: list[Any], truth: Exact, attention: Attention) -> Exact:
-    """Return the same reference, with bounds of dq and dk that have what autograd adds through a maximum."""
-    q, k, v, dout = tensors
-    scale, share = attention.scale(q), q.shape[2] // k.shape[2]
-    seen = seen_keys(q.shape[1], k.shape[1], attention.causal, False, attention.window, attention.documents)
+def through_maximum(
+    q: Tensor, k: Tensor, v: Tensor, dout: Tensor, reference: Reference, bounds: dict[str, Bound], policy: Policy, *,
+    scale: float, causal: bool, top_left: bool = False, window: int | None = None, documents: Sequence[int] = (),
+    softcap: float | None = None, mask: Tensor | None = None, dlse: Tensor | None = None, **_: Any,
+) -> dict[str, Bound]:  # fmt: skip
+    """Return these bounds, those of dq and dk with what autograd adds through a maximum. Arguments: those of
+    `accuracy.bound.running.bounds`, whose result `bounds` is; sinks add nothing."""
+    share = q.shape[2] // k.shape[2]
+    seen = seen_keys(q.shape[1], k.shape[1], causal, top_left, window, documents)
     seen, at = seen.to(q.device), torch.arange(k.shape[1], device=q.device)
-    certain, variance = ({name: truth.bounds[name].certain.new_zeros(x.shape) for name, x in (("dq", q), ("dk", k))}
+    certain, variance = ({name: bounds[name].certain.new_zeros(x.shape) for name, x in (("dq", q), ("dk", k))}
                          for _ in range(2))  # fmt: skip
     step = max(1, BLOCK_ELEMENTS // k.shape[1])
     for item, head, first in itertools.product(range(q.shape[0]), range(q.shape[2]), range(0, q.shape[1], step)):
@@ -80,14 +66,14 @@ def through_maximum(tensors: list[Any], truth: Exact, attention: Attention) -> E
         query, gradient = q[of_rows].double(), dout[of_rows].double()
         key, value = k[of_keys].double(), v[of_keys].double()
         visible = (at >= seen[rows, :1]) & (at < seen[rows, 1:])
-        scores, visible = _scores(query, key, visible, scale, attention, (item, head, rows))
-        lse, delta = (x[item, head, rows, None] for x in (truth.reference.lse, truth.reference.delta))
-        dlse = torch.zeros_like(lse) if attention.dlse is None else attention.dlse[item, head, rows, None].double()
-        out = truth.reference.out[of_rows]
-        most, squared = _sum_of_ds(scores, value, gradient, out, lse, delta, dlse, truth.policy)
+        scores, visible = _scores(query, key, visible, scale, softcap, mask, (item, head, rows))
+        lse, delta = (x[item, head, rows, None] for x in (reference.lse, reference.delta))
+        of_lse = torch.zeros_like(lse) if dlse is None else dlse[item, head, rows, None].double()
+        out = reference.out[of_rows]
+        most, squared = _sum_of_ds(scores, value, gradient, out, lse, delta, of_lse, policy)
         most, squared = scale * most, scale**2 * MOST * squared
         off = (query.abs() @ key.abs().T).mul_(visible).amax(1, keepdim=True) * scale
-        off = 2 * off * (grown(q.shape[-1] + 4, truth.policy.u) + 3 * _short(truth.policy))
+        off = 2 * off * (grown(q.shape[-1] + 4, policy.u) + 3 * _short(policy))
         near = (scores >= scores.amax(1, keepdim=True) - off).double()
         places = scores.topk(int(near.sum(1).max()), 1).indices
         largest = (key.abs()[places] * near.gather(1, places)[..., None]).amax(1)
@@ -96,29 +82,28 @@ def through_maximum(tensors: list[Any], truth: Exact, attention: Attention) -> E
         certain["dk"][of_keys] += near.T @ (most * query.abs())
         variance["dk"][of_keys] += near.T @ (squared * query.square())
     wider = {}
-    for name, bound in ((name, truth.bounds[name]) for name in certain):  # nan: of a row without dout, whose c is 0
+    for name, bound in ((name, bounds[name]) for name in certain):  # nan: of a row without dout, whose c is 0
         more, spread = (x[name].nan_to_num(nan=0.0, posinf=torch.inf) for x in (certain, variance))
         wider[name] = Bound.of(bound.certain + more, bound.variance + spread)
-    return replace(truth, bounds={**truth.bounds, **wider})
+    return {**bounds, **wider}
 
 
 def _short(policy: Policy) -> float:
-    """Unit roundoff of the inputs' format, 0 where sums have no finer one."""
-    return unit(policy.dtype) * (policy.dtype != policy.sums)
+    """Unit roundoff of products, 0 where sums have no finer one."""
+    return unit(policy.products) * (policy.products != policy.sums)
 
 
 def _scores(
-    query: Tensor, key: Tensor, visible: Tensor, scale: float, attention: Attention, place: tuple[int, int, slice]
-) -> tuple[Tensor, Tensor]:
+    query: Tensor, key: Tensor, visible: Tensor, scale: float, softcap: float | None, mask: Tensor | None,
+    place: tuple[int, int, slice],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the scores as softmax has them (R, C), those of hidden keys -inf, and which are seen."""
     item, head, rows = place
     scores = query @ key.T * scale
-    if attention.softcap is not None:
-        scores = attention.softcap * (scores / attention.softcap).tanh()
-    if attention.attn_mask is not None:
-        mask = in_four(attention.attn_mask)
-        own = mask[item % mask.shape[0], head % mask.shape[1]]
-        own = own[rows] if own.shape[0] > 1 else own
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    if mask is not None:
+        own = mask[item % mask.shape[0], head % mask.shape[1], rows]
         if own.dtype == torch.bool:
             visible = visible & own
         else:
