@@ -129,7 +129,7 @@ class Call:
     facts: Facts
     tensors: Named
     size: int = 1
-    _allowed: dict[str, Allowed] = field(default_factory=dict)  # by dtype
+    _allowed: dict[tuple[str, bool], Allowed] = field(default_factory=dict)  # by the arguments of `rounding`
 
     @property
     def returned(self) -> list[str]:
@@ -220,8 +220,7 @@ class Call:
         """What rounding to a dtype may do, and to float32 with products in `tf32` or `tf32_cut`; "": to the call's own.
         maximum: of what autograd takes through a maximum, too."""
         word = dtype or self.dtype
-        key = f"{word} through a maximum" * maximum or word
-        if key not in self._allowed:
+        if (word, maximum) not in self._allowed:
             q, k, v = (self.tensors[name] for name in "qkv")
             policy = loosest("float32" if word in TF32 else word, 1 if self.size == 1 else 2 * self.size)
             if self.facts.autocast or self.facts.tf32 or word in TF32:
@@ -231,8 +230,8 @@ class Call:
                 found = through_maximum(q, k, v, self.dout, self.reference, found, policy, **self.how)
             sides = [{name: in_tokens(name, getattr(each, side)) for name, each in found.items()}
                      for side in ("certain", "variance")]  # fmt: skip
-            self._allowed[key] = Allowed(*sides)
-        return self._allowed[key]
+            self._allowed[word, maximum] = Allowed(*sides)
+        return self._allowed[word, maximum]
 
     def with_rounded_operands(self, dtype: str) -> Iterator["Call"]:
         """Yield this call with q, k and v as they are where they, and q also times a scale, are rounded to a dtype,

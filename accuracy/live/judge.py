@@ -156,7 +156,7 @@ def _times(call: Call, name: str, x: Tensor, gain: np.ndarray) -> dict[str, np.n
 
 
 def _is_in_base_2(call: Call, found: dict[str, np.ndarray]) -> bool:
-    """Whether an lse that is wrong, as `found` says, is right times ln 2."""
+    """Return whether lse is wrong as the model gave it, and right when multiplied by ln 2. found: numbers of it."""
     if _rounds(found):
         return False
     x = _seen(call, "lse", call.tensors["lse"].double() * math.log(2), call.exact("lse"))

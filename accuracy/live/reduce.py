@@ -201,7 +201,7 @@ def shrink(call: Call, candidate: Candidate, row: dict[str, Any], shows: Callabl
 
 
 def _row(call: Call, tensor: str) -> dict[str, Any]:
-    """Of all ranks together, as `judge` has it."""
+    """Return the numbers of a tensor over all ranks and the label that `judge` gives them."""
     if tensor not in call.returned:
         return {"label": ""}
     numbers = numbers_of(call, tensor)

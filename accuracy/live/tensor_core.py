@@ -16,7 +16,7 @@ ALIKE = 0.5
 MOST = 2.0
 """By which the error may exceed that one; of four roundings three are known, so that it is 1.15 times as large."""
 MOST_FACTOR = 2.0**-9
-"""Of out: P and v lose less than 2^-10 of themselves each."""
+"""Largest factor by which TF32 shrinks out: where P and v are cut off, each loses less than 2^-10 of itself."""
 _CUT = 13  # of float32's 23 bits of a significand
 WAYS = ("rounded to", "cut to")
 

@@ -63,7 +63,8 @@ class Cause:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Its clauses as they are of any tensor, numbers to five digits."""
+        """Return its clauses without the tensor's name and with numbers of five digits: two tensors that share one have
+        the same cause."""
         plain = (re.sub(rf"\b{self.tensor}\b", "it", each) for each in self.clauses)
         return frozenset(re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.5g}", each) for each in plain)
 

@@ -42,10 +42,14 @@ def attend_leaking(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tup
     return attend(query, key, value, **how, leak=True)
 
 
+def cut_to_tf32(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The gradient is that of the tensors as they were."""
+    return tuple(x + (rounded(x, WAYS[1]) - x).detach() for x in tensors)
+
+
 def attend_in_tf32(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
     """As a kernel of its own on a tensor core does, whatever torch's switches say."""
-    query, key, value = (x + (rounded(x, WAYS[1]) - x).detach() for x in (query, key, value))
-    return attend(query, key, value, **how)
+    return attend(*cut_to_tf32(query, key, value), **how)
 
 
 def attend_in_tf32_leaking(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
@@ -95,7 +99,7 @@ def attend_with_higher_lse(query: Tensor, key: Tensor, value: Tensor, **how: Any
 
 
 def attend_in_tf32_with_larger_dk(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-    return attend_with_larger_dk(*(x + (rounded(x, WAYS[1]) - x).detach() for x in (query, key, value)), **how)
+    return attend_with_larger_dk(*cut_to_tf32(query, key, value), **how)
 
 
 class Attention(nn.Module):
