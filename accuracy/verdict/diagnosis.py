@@ -56,7 +56,7 @@ def _facts(
 ) -> Facts:
     known, gaps = causes(hypotheses, results), _gaps(verdicts, results)
     verdicts = with_proofs(verdicts, known, results)
-    pattern = pattern_of(verdicts, results)
+    pattern = pattern_of(verdicts, results, known)
     reported = pattern["leads"]
     if reported == label.NOT_MEASURED:
         return Facts(name, reported, unmeasured=gaps["unmeasured"], **pattern)

@@ -125,7 +125,8 @@ def diagnosis(facts: "Facts") -> str:
         same = [x for x in facts.consequences if x in facts.tensors]
         return "; ".join([text, *_each_do({"differs too": same, "is wrong too": facts.others})]) + "."
     also = "; ".join(_consequences(facts))
-    return f"{', '.join([what(facts), *where(facts)])}{why(facts)}.{f' {also}.' if also else ''}"
+    more = "".join(f" {each}." for each in (also, *_otherwise(facts)) if each)
+    return f"{', '.join([what(facts), *where(facts)])}{why(facts)}.{more}"
 
 
 def not_on(sizes: Iterable[int]) -> str:
@@ -146,7 +147,9 @@ def what(facts: "Facts", verbs: Mapping[str, str] = VERBS) -> str:
     elif facts.only_dtypes or facts.hidden_dtypes:
         alone = f", the only dtype{'s' * (len(facts.dtypes) > 1)} measured"
         scope = f"in {dtypes}" + alone * (facts.dtypes == facts.run_dtypes)
-    scope += f" (too little to be seen in {listed(facts.hidden_dtypes)})" if facts.hidden_dtypes else ""
+    notes = [f"{name} is right in {listed(names)}" for name, names in facts.right_alone.items()]
+    notes += [f"in {listed(facts.hidden_dtypes)} rounding could hide it"] if facts.hidden_dtypes else []
+    scope += f" ({'; '.join(notes)})" if notes else ""
     floors = [f"{floor} in {listed(names)}" for floor, names in facts.floors.items()]
     kind = next((x for x in ("poisoned", "unwaited", "nonfinite") if x in facts.numbers), label.INVALID)
     verb, formats = verbs[kind if facts.leads == label.INVALID else facts.leads], listed(facts.floors or ["16 bits"])
@@ -178,7 +181,7 @@ def why(facts: "Facts") -> str:
     lead, proven = facts.lead, facts.proven
     tried = [facts.causes[x] for x in lead if x in facts.causes]
     if not proven:
-        factor = "" if facts.gain is None else f"; {lead[0]} is about {1 + facts.gain:.7g} times the reference"
+        factor = "" if facts.gain is None else f"; {lead[0]} is about {_factor(facts.gain)} times the reference"
         if not tried:
             return f"; no cause was tried{factor}"
         near = min(tried, key=lambda each: each.leaves)
@@ -189,7 +192,7 @@ def why(facts: "Facts") -> str:
     unproven = [x for x in lead if x not in {each.tensor for each in proven}]
     while proven:
         first, *others = proven
-        proven = [each for each in others if not {*each.names} & {*first.names}]
+        proven = [each for each in others if not {*each.names} & {*first.names} or each.differs_from(first)]
         alike = [each.tensor for each in others if each not in proven]
         parts.append(
             first.text.removesuffix(said)
@@ -210,6 +213,19 @@ def _consequences(facts: "Facts") -> Iterator[str]:
     verbs = {"follows from that": facts.following, "is coarse too": coarse, "is wrong too": wrong, stops: facts.coarser}
     yield from _each_do(verbs)
     yield from [proven[x].text for x in rest if x in proven][:1]
+
+
+def _factor(gain: float) -> str:
+    """1 + gain; `(1 + 3e-07)` where the digits of the sum would not show it."""
+    return f"{1 + gain:.7g}" if abs(gain) >= 1e-5 else f"(1 {'-' if gain < 0 else '+'} {abs(gain):.2g})"
+
+
+def _otherwise(facts: "Facts") -> Iterator[str]:
+    """Which errors the proven causes do not make: in each dtype those of the leading tensors, else of others."""
+    for dtype, off in facts.otherwise.items():
+        if names := [x for x in facts.lead if x in off] or [x for x in facts.consequences if x in off]:
+            sizes = listed(f"{off[name]:.2g}" for name in names)
+            yield f"In {dtype} another fault makes {listed(names)} wrong, by {sizes} of itself"
 
 
 def _healthy(facts: "Facts") -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from accuracy.verdict.facts import Facts
-from accuracy.verdict.inside import hides
+from accuracy.verdict.precision import hides
 from tests.unit.verdict.synthetic import bend, facts_of, healthy, rows
 
 FINE = ("float32", "float64")
