@@ -108,7 +108,7 @@ class Facts:
     dtypes: tuple[str, ...] = ()  # those that have it
     sound_dtypes: tuple[str, ...] = ()  # those in which these tensors merely round, by clearly less than the bug
     hidden_dtypes: tuple[str, ...] = ()  # those in which they do, by so much that they may have the bug, too
-    right_alone: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by tensor, those in which others are wrong
+    right_alone: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by tensor, where others are wrong
     only_dtypes: tuple[str, ...] = ()  # those measured under the condition that shows it, where others were not
     run_dtypes: tuple[str, ...] = ()  # those measured under any
     floors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by format, dtypes of out and lse that show it
@@ -126,7 +126,9 @@ class Facts:
     inputs: tuple[str, ...] = ()  # those that show it
     # why, and how much
     causes: Mapping[str, Cause] = field(default_factory=dict)  # by tensor
-    otherwise: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by dtype and tensor, unexplained errors
+    otherwise: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # by dtype and tensor, errors of no cause
     gain: float | None = None  # of the first leading tensor
     growth: Mapping[str, Growth] = field(default_factory=dict)  # by tensor
     ratios: tuple[float, ...] = ()  # of the errors of dq, dk and dv

@@ -6,11 +6,11 @@ gate and reports print these sentences, and `accuracy.verdict.headline` makes a 
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from accuracy.core.number import count, listed, on_ranks, plain, those
 from accuracy.results.table import FOLLOWS, SCALED
-from accuracy.verdict import label
+from accuracy.verdict import label, traced
 from accuracy.verdict.inside import FORMAT, LSE, SCORES, WEIGHTS
 from accuracy.verdict.label import Numbers
 
@@ -76,12 +76,6 @@ VERBS = {  # what the tensors of a label do, or of a kind of finding
     label.EXCESS_ROUNDING: "rounds more than the schedule explains",
     label.NONDETERMINISTIC: "differs from run to run",
 }
-TRACED = {  # the `finding` of a row of `steps/`, and what it says of `count`
-    "left out": "{tensor} does not hold {count} visible pair{s} of a query and a key{where}",
-    "counted again": "{tensor} counts {count} pair{s} of a query and a key more than once{where}",
-    "shown": "{tensor} holds {count} pair{s} that the mask hides{where}",
-}
-MOST_TRACED = 3
 GROWTHS = {
     "flat": "flat: nothing adds up",
     "random walk": "like the square root: independent roundings add up",
@@ -271,7 +265,7 @@ def evidence(facts: "Facts") -> Iterator[str]:
                 f"reference, to {each.leaves:.2g} times the expected rounding: {each.clauses[0]}. The next of "
                 f"{each.tried} hypotheses leaves {each.rival:.2g} times."
             )
-    yield from _traced(facts)
+    yield from traced.lines(facts)
     if facts.ratios:
         yield f"Errors dq : dk : dv are as {' : '.join(f'{ratio:.2g}' for ratio in facts.ratios)}."
     if steps := facts.steps:
@@ -281,31 +275,3 @@ def evidence(facts: "Facts") -> Iterator[str]:
         yield f"Growth over the world size: {', '.join(grown)}."
     if facts.unjudged:
         yield f"Not judged for excess rounding on {listed(facts.unjudged)}: that needs conditions=true."
-
-
-def _traced(facts: "Facts") -> Iterator[str]:
-    if step := facts.step:
-        keys = f" with the keys of rank {step['source']}" if 0 <= step["source"] != step["rank"] else ""
-        yield (
-            f"The first step that leaves the rounding band: {step['way']} of rank {step['rank']}{keys}, block "
-            f"{step['step']} ({_tokens(step)}): {step['tensor']} of the kernel is off by {step['error_rel']:.2g}."
-        )
-    elif step is not None:
-        yield "Traced step by step, no result of a kernel call leaves the rounding band."
-    if facts.account:
-        first = [row for row in facts.account[:MOST_TRACED] if row["case_id"] == facts.account[0]["case_id"]]
-        more = [count(left, "more finding")] if (left := len(facts.account) - len(first)) else []
-        yield f"Accounting: {'; '.join([*map(_entry, first), *more])}."
-
-
-def _entry(row: Mapping[Any, Any]) -> str:
-    numbers = {**row, "count": int(row["count"]), "s": "" if row["count"] == 1 else "s", "where": f" ({_tokens(row)})"}
-    return f"{row['way']} of rank {row['rank']}: {TRACED[row['finding']].format(**numbers)}"
-
-
-def _tokens(row: Mapping[Any, Any]) -> str:
-    def span(one: str, several: str) -> str:
-        first, last = row[f"{one}_begin"], row[f"{one}_last"]
-        return f"{one} {first}" if first == last else f"{several} {first} to {last}"
-
-    return f"{span('query', 'queries')}, {span('key', 'keys')}"
