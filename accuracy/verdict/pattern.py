@@ -61,7 +61,7 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame, known: Mapping[str
     if settings := conditions.get("settings"):  # other problems that have these, too
         there, at_sizes = (_having(each, settings, wrong) for each in (judged, results[results["error_rel"].notna()]))
     showing = at_sizes[at_sizes["tensor"].isin(tensors)]
-    kinds = {INDEPENDENT} if shown == () and precision.shows(showing, dtypes, RIGHT) else _asked(wrong, shown)
+    kinds = {INDEPENDENT} if not shown and precision.shows(showing, dtypes, RIGHT) else _asked(wrong, shown)
     showing = showing[showing["inputs"].isin(kinds)]
     off = _profile(rows, tensors[0], dtypes[-1], size, shown)
     forward = wrong[wrong["tensor"].isin({*FORWARD} & {*tensors} or tensors)]
@@ -199,8 +199,8 @@ def _conditions(judged: pd.DataFrame, wrong: pd.DataFrame, asked: "pd.Series[boo
     Right is a problem that was measured as the wrong ones were, asked: on inputs that show it, in a dtype and on a
     number of ranks that are wrong (in 16 bits, where a few rows' fault is below rounding, only if no finer one is),
     and in which each of the wrong tensors is healthy there; one that is healthy by a fact alone, as float32 inside
-    is, or for having too few rows for a certain factor, has a tensor with less than a third of the bug's error. One
-    token has weight 1 whatever is done to it: it is none."""
+    is, in 16 bits, or for having too few rows for a certain factor, has a tensor with less than a third of the
+    bug's error. One token has weight 1 whatever is done to it: it is none."""
     bugs = judged[judged["label"] == wrong["label"].iloc[0]]
     bad = judged["_problem"].isin(bugs["_problem"])
     main_is_wrong = bool(bad.iloc[0])
@@ -215,7 +215,8 @@ def _conditions(judged: pd.DataFrame, wrong: pd.DataFrame, asked: "pd.Series[boo
     dtypes = {name for name in bugs["dtype"] if DTYPES[name].bytes > 2} or {*bugs["dtype"]}
     alike = asked & of_tensors & judged["dtype"].isin(dtypes) & judged["world_size"].isin(bugs["world_size"])
     clear = judged["_problem"].isin(judged.loc[of_tensors & below_a_third(judged, bugs), "_problem"])
-    unsure = (judged["label"] != label.ROUNDING) | bool((bugs["rule"] == "factor").all())
+    few_digits = all(DTYPES[name].bytes == 2 for name in dtypes)
+    unsure = (judged["label"] != label.ROUNDING) | few_digits | bool((bugs["rule"] == "factor").all())
     only_a_fact = judged["_healthy"] & unsure & ~clear
     ill = judged["_problem"].isin(judged.loc[of_tensors & (~judged["_healthy"] | only_a_fact), "_problem"])
     right = judged["_problem"].isin(judged.loc[alike, "_problem"]) & ~ill & ~bad & (judged["seqlen"] > 1)
