@@ -101,6 +101,7 @@ class Facts:
     leads: str  # what picks the sentence: that runs differ is told before the bug that one of them shows
     finding: str  # with its numbers: of the most telling verdict
     numbers: Numbers
+    of_dtype: str = ""  # of that verdict
     tensors: tuple[str, ...] = ()  # those that have the leading label
     others: tuple[str, ...] = ()  # further ones that are wrong
     coarser: tuple[str, ...] = ()  # beside a bug, those that only stop getting better at a coarser dtype

@@ -42,6 +42,7 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame, known: Mapping[str
     numbers = {key: value for each in wrong["numbers"] for key, value in each.items()} | first["numbers"]
     tensors = _tensors(wrong)
     found = {"leads": leads, "finding": str(first["finding"]), "numbers": numbers, "tensors": tensors}
+    found["of_dtype"] = str(first["dtype"])
     if leads == label.NOT_MEASURED:
         return found
     at = judged[judged["world_size"].isin(wrong["world_size"])]
@@ -61,7 +62,7 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame, known: Mapping[str
     if settings := conditions.get("settings"):  # other problems that have these, too
         there, at_sizes = (_having(each, settings, wrong) for each in (judged, results[results["error_rel"].notna()]))
     showing = at_sizes[at_sizes["tensor"].isin(tensors)]
-    kinds = {INDEPENDENT} if not shown and precision.shows(showing, dtypes, RIGHT) else _asked(wrong, shown)
+    kinds = precision.asked(wrong, shown, showing, dtypes)
     showing = showing[showing["inputs"].isin(kinds)]
     off = _profile(rows, tensors[0], dtypes[-1], size, shown)
     forward = wrong[wrong["tensor"].isin({*FORWARD} & {*tensors} or tensors)]
@@ -78,7 +79,7 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame, known: Mapping[str
         "otherwise": precision.otherwise(rows, known, bugs, shown),
         "floors": {floor: by_precision(dtype for dtype, x in floor_of if x == floor)
                    for floor in by_precision(x for _, x in floor_of if x)},
-        "inputs": shown,
+        "inputs": shown or tuple(sorted(kinds & {*PROBES})),
         "ranks": tuple(map(int, off.index)),
         "trend": growth.trend(off),
         "growth": growth.growths(rows, tensors, dtypes[-1]),
@@ -158,12 +159,6 @@ def _shown(rows: pd.DataFrame, wrong: pd.DataFrame) -> tuple[str, ...]:
     if (wrong["label"] == label.INVALID).any() and not any("unwaited" in numbers for numbers in wrong["numbers"]):
         named |= {*rows.loc[rows["nonfinite"] > 0, "inputs"]}
     return tuple(sorted(named))
-
-
-def _asked(wrong: pd.DataFrame, shown: tuple[str, ...]) -> set[str]:
-    """The distributions that show what is wrong, or those with a known answer that show it."""
-    probes = {kind for kind in wrong["finding"] if kind in PROBES}
-    return {*shown} or probes | ({"zero_query", "index_value"} if (wrong["finding"] == "keys").any() else set())
 
 
 def _measured_on(results: pd.DataFrame, judged: pd.DataFrame, shown: tuple[str, ...]) -> "pd.Series[bool]":
@@ -265,6 +260,8 @@ def _alone(judged: pd.DataFrame, bad: "pd.Series[bool]", names: tuple[str, ...] 
         every = {name: values for name, values in chosen.items() if values == {*judged.loc[bad, name]}}
         simple = {name: values for name, values in every.items() if name not in ("softmax_scale", "seqlen_q")}
         single = {name: values for name, values in simple.items() if len(values) == 1}
+        if len(simple) > MOST_KINDS and not single:
+            return ()  # marks of the grid
         told = single or simple
         groups = [_named(name, values) for name, values in (told or _covering(judged[bad], chosen) or every).items()]
         if groups:

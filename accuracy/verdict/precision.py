@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from accuracy.core.dtype import DTYPES
+from accuracy.core.dtype import DTYPES, PROBES
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict import label
 from accuracy.verdict.evidence import INDEPENDENT, times_single_device
@@ -47,7 +47,7 @@ def reach(
     leads: str, dtypes: Sequence[str], run: Sequence[str], there: pd.DataFrame, showing: pd.DataFrame,
     elsewhere: pd.DataFrame, groups: Groups,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return in which dtypes the leading tensors are right, or as good as hidden, and which were measured.
+    """Return in which dtypes the leading tensors are wrong, right, or as good as hidden, and which were measured.
 
     dtypes: those that are wrong; run: all of the variant; there, showing: verdicts and rows of these tensors where the
     fault is; elsewhere: bugs of other problems that are no less its own.
@@ -55,6 +55,8 @@ def reach(
     tried = by_precision(showing["dtype"]) or by_precision(there["dtype"])
     there = there[there["dtype"].isin(tried)]
     other = {*elsewhere.loc[_is_seen(elsewhere), "dtype"]}
+    if leads == label.LOGIC:  # another problem that has the same settings
+        dtypes = by_precision([*dtypes, *there.loc[(there["label"] == leads) & _is_seen(there), "dtype"]])
     hidden, alone = set[str](), dict[str, tuple[str, ...]]()
     if leads in label.BUGS:
         hidden = ({*there["dtype"]} & hides(showing, {*dtypes}, groups)) - other
@@ -64,7 +66,7 @@ def reach(
     named = {*dtypes, *sound, *hidden, *other}
     part = tried != run or all(DTYPES[name].bytes == 2 for name in run) or len(run) == 1 or not {*run} <= named
     return {
-        "sound_dtypes": by_precision(sound - {*dtypes}), "hidden_dtypes": by_precision(hidden),
+        "dtypes": tuple(dtypes), "sound_dtypes": by_precision(sound - {*dtypes}), "hidden_dtypes": by_precision(hidden),
         "only_dtypes": tried if part else (), "run_dtypes": tuple(run), "right_alone": alone,
     }  # fmt: skip
 
@@ -136,7 +138,12 @@ def otherwise(
     return found
 
 
-def shows(rows: pd.DataFrame, dtypes: Sequence[str], right: float) -> bool:
-    """Return whether Gaussian inputs show a fault in one of these dtypes: by more than `right` times single device."""
+def asked(wrong: pd.DataFrame, shown: Sequence[str], rows: pd.DataFrame, dtypes: Sequence[str]) -> set[str]:
+    """Return the distributions that show what is wrong; those with a known answer where Gaussian ones, in which every
+    dtype is measured, do not: no error there is more than 3 times single device's."""
+    probes = {kind for kind in wrong["finding"] if kind in PROBES}
+    if shown or not (probes or (wrong["finding"] == "keys").any()):
+        return {*shown}
     rows = rows[(rows["inputs"] == INDEPENDENT) & rows["dtype"].isin(dtypes)]
-    return bool((times_single_device(rows) > right).any())
+    ordinary = bool((times_single_device(rows) > CLEARLY_LESS).any())
+    return {INDEPENDENT} if ordinary else probes or {"zero_query", "index_value"}

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from accuracy.core.dtype import PROBES
 from accuracy.core.number import count, listed, on_ranks, plain, those
 from accuracy.results.table import FOLLOWS, SCALED
 from accuracy.verdict import label, traced
@@ -154,7 +155,11 @@ def where(facts: "Facts") -> Iterator[str]:
     """With which problems, inputs and sizes, on which ranks, and how the error goes from rank to rank."""
     groups = f"only with {' and '.join(map(' or '.join, facts.settings))}" if facts.settings else ""
     some = f"in {facts.wrong_problems} of {facts.problems} problems, as with {' and '.join(facts.example)}"
-    special = f"on {listed(facts.inputs)} inputs only" if facts.inputs and "gaussian" not in facts.inputs else ""
+    probes = facts.inputs and {*facts.inputs} <= {*PROBES}
+    special = (
+        f"on {listed(facts.inputs)} inputs{', not on gaussian ones' if probes else ' only'}" if facts.inputs else ""
+    )
+    special = "" if "gaussian" in facts.inputs else special
     if conditions := [x for x in (groups or some * bool(facts.problems), special) if x]:
         yield ", ".join(conditions) + (f" (run in {facts.run_in})" if facts.run_in else "")
     yield from [f"not with {' or '.join(facts.settings_right)}"] if facts.settings_right else []
@@ -249,7 +254,7 @@ def evidence(facts: "Facts") -> Iterator[str]:
     if facts.leads == label.NOT_MEASURED:
         return
     if facts.leads != label.ROUNDING:
-        yield f"{listed(facts.tensors)}: {finding(facts.finding, facts.numbers, facts.tensors[0], facts.dtypes[-1])}."
+        yield f"{listed(facts.tensors)}: {finding(facts.finding, facts.numbers, facts.tensors[0], facts.of_dtype)}."
         yield from [f"Beside that it computes {facts.arithmetic}."] if facts.arithmetic else []
     yield from (f"Not measured on {size} ranks: {reason}." for size, reason in facts.missing_sizes.items())
     yield from (f"Not measured in {', '.join(dtypes)}: {reason}." for reason, dtypes in facts.unmeasured.items())
