@@ -144,6 +144,7 @@ def asked(wrong: pd.DataFrame, shown: Sequence[str], rows: pd.DataFrame, dtypes:
     probes = {kind for kind in wrong["finding"] if kind in PROBES}
     if shown or not (probes or (wrong["finding"] == "keys").any()):
         return {*shown}
-    rows = rows[(rows["inputs"] == INDEPENDENT) & rows["dtype"].isin(dtypes)]
-    ordinary = bool((times_single_device(rows) > CLEARLY_LESS).any())
-    return {INDEPENDENT} if ordinary else probes or {"zero_query", "index_value"}
+    ordinary = rows[(rows["inputs"] == INDEPENDENT) & rows["dtype"].isin(dtypes)]
+    if (times_single_device(ordinary) > CLEARLY_LESS).any():
+        return {INDEPENDENT}
+    return probes or {"zero_query", "index_value"} & {*rows["inputs"]}

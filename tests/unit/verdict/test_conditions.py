@@ -93,7 +93,8 @@ def test_a_dtype_is_wrong_where_its_own_numbers_say_so() -> None:
     assert (found.label, found.dtypes, found.hidden_dtypes) == ("logic", FINE, ("bfloat16", "float16"))
     asked = {"inputs": "zero_query", "error_max": 0.1, "error_bias": 0.1, "error_rel": 0.1}
     table = pd.concat([healthy((1,)), pd.DataFrame(rows("lse", ("float16",), 1, **asked))], ignore_index=True)
-    assert facts_of(table).sound_dtypes == ()
+    probed = facts_of(table)
+    assert (probed.sound_dtypes, probed.inputs) == ((), ("zero_query",))
     shown = facts_of(bend(table, {"tensor": "lse", "dtype": "float16"}, error_rel=0.1))
     assert (shown.finding, shown.sound_dtypes) == ("keys", ("bfloat16", *FINE))
 
@@ -146,6 +147,19 @@ def test_a_problem_that_is_ill_otherwise_or_was_measured_otherwise_is_no_right_n
     coarse, main = small("coarse", ("bfloat16",), seqlen=1024), {"seqlen": int(healthy((1,))["seqlen"].iloc[0])}
     assert among(coarse, wrong=main).settings_right == ()  # its rounding may hide a few rows
     assert among(coarse, small("fine", seqlen=8), wrong=main).settings_right == ("seqlen=8",)
+    for off, settings in ((5e-3, ()), (0.1, ("seqlen=8",))):  # of a few rows no small factor is certain
+        gain = {"error_rel": off, "error_gain": off, "error_gain_se": 1e-6}
+        table = bend(healthy((1,), ("bfloat16",)), {"tensor": "out"}, **gain)
+        found = facts_of(pd.concat([table, small("short", ("bfloat16",), seqlen=8)], ignore_index=True))
+        assert (found.label, found.settings_right) == ("logic", settings)
+
+
+def test_a_dtype_that_is_wrong_in_another_problem_with_the_same_setting_is_named() -> None:
+    first = small("first", ("bfloat16",), seqlen=43)
+    second = small("second", ("bfloat16", "float32"), seqlen=43, mask="full")
+    found = among(first, second, small("short", seqlen=16), small("16", ("bfloat16",), seqlen=16), wrong={"seqlen": 43})
+    assert (found.settings, found.dtypes) == ((("seqlen=43",),), ("bfloat16", "float32"))
+    assert (found.sound_dtypes, found.hidden_dtypes) == ((), ())
 
 
 def test_a_condition_that_explains_too_little_is_not_named() -> None:
