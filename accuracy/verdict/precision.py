@@ -21,6 +21,7 @@ INFERRED = "also_finer"
 SMALL_FACTOR = "factor"
 """The finding of a certain factor; one that is less than a unit roundoff is labelled biased."""
 Groups = Sequence[set[str]]
+Pairs = frozenset[tuple[str, str]]
 
 
 def by_precision(dtypes: Iterable[Any]) -> tuple[str, ...]:
@@ -59,8 +60,9 @@ def reach(
         dtypes = by_precision([*dtypes, *there.loc[(there["label"] == leads) & _is_seen(there), "dtype"]])
     hidden, alone = set[str](), dict[str, tuple[str, ...]]()
     if leads in label.BUGS:
-        hidden = ({*there["dtype"]} & hides(showing, {*dtypes}, groups)) - other
         alone = right_alone(showing, there, dtypes)
+        right = frozenset((name, dtype) for name, names in alone.items() for dtype in names)
+        hidden = ({*there["dtype"]} & hides(showing, {*dtypes}, groups, right)) - other
     unsound = {*there.loc[~there["_healthy"], "dtype"]} | other | hidden
     sound = {*there["dtype"]} - unsound
     named = {*dtypes, *sound, *hidden, *other}
@@ -87,19 +89,22 @@ def groups_of(tensors: Sequence[str], known: Mapping[str, Cause]) -> Groups:
     return [first, *(each for _, each in groups[1:])]
 
 
-def hides(rows: pd.DataFrame, dtypes: set[str], groups: Groups = ()) -> set[str]:
+def hides(rows: pd.DataFrame, dtypes: set[str], groups: Groups = (), right: Pairs = frozenset()) -> set[str]:
     """Return the dtypes of rows in which, of some group, no tensor has less than a third of the least error that it has
     in these dtypes, which are wrong: whether they are right is not known. As one of 16 bits, or float32 in TF32, where
-    a factor of float64 is 1.001."""
-    shown = _is_less(rows, dtypes)
-    each = [shown.reindex(columns=[*group], fill_value=False).any(axis=1) for group in groups or [{*shown.columns}]]
-    return {*shown.index[~pd.concat(each, axis=1).all(axis=1)]} - dtypes
+    a factor of float64 is 1.001. right: tensors and dtypes in which others are wrong."""
+    less = _is_less(rows, dtypes, right)
+    each = [less.reindex(columns=[*group], fill_value=False).any(axis=1) for group in groups or [{*less.columns}]]
+    return {*less.index[~pd.concat(each, axis=1).all(axis=1)]} - dtypes
 
 
-def _is_less(rows: pd.DataFrame, dtypes: set[str]) -> pd.DataFrame:
+def _is_less(rows: pd.DataFrame, dtypes: set[str], right: Pairs = frozenset()) -> pd.DataFrame:
     """By dtype and tensor, whether an error is less than a third of the least one in these dtypes."""
-    errors = rows.groupby(["dtype", "tensor"])["error_rel"].max().unstack()
-    return errors.lt(errors[errors.index.isin(dtypes)].min().fillna(float("inf")) / CLEARLY_LESS)
+    errors = rows.groupby(["tensor", "dtype"])["error_rel"].max()
+    wrong = errors[errors.index.isin(dtypes, level="dtype") & ~errors.index.isin([*right])]
+    least = wrong.groupby(level="tensor").min()
+    errors = errors.unstack("tensor")
+    return errors.lt(least.reindex(errors.columns).fillna(float("inf")) / CLEARLY_LESS)
 
 
 def right_alone(rows: pd.DataFrame, there: pd.DataFrame, dtypes: Sequence[str]) -> dict[str, tuple[str, ...]]:
