@@ -103,8 +103,8 @@ def _is_less(rows: pd.DataFrame, dtypes: set[str], right: Pairs = frozenset()) -
     errors = rows.groupby(["tensor", "dtype"])["error_rel"].max()
     wrong = errors[errors.index.isin(dtypes, level="dtype") & ~errors.index.isin([*right])]
     least = wrong.groupby(level="tensor").min()
-    errors = errors.unstack("tensor")
-    return errors.lt(least.reindex(errors.columns).fillna(float("inf")) / CLEARLY_LESS)
+    table = errors.unstack("tensor")
+    return table.lt(least.reindex(table.columns).fillna(float("inf")) / CLEARLY_LESS)
 
 
 def right_alone(rows: pd.DataFrame, there: pd.DataFrame, dtypes: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -132,14 +132,17 @@ def otherwise(
     found: dict[str, dict[str, float]] = {}
     wrong = {*zip(bugs["tensor"], bugs["dtype"], strict=True)}
     for name, cause in known.items():
-        of_tensor = rows[rows["tensor"] == name].groupby("dtype")[["error_rel", "single_device_rel"]].max()
+        of_tensor = rows[(rows["tensor"] == name) & (rows["world_size"] == cause.world_size)]
+        of_tensor = of_tensor.groupby("dtype")[["error_rel", "single_device_rel"]].max()
         if not cause.proven or cause.is_cast or cause.dtype not in of_tensor.index:
             continue
-        made = float(of_tensor.loc[cause.dtype, "error_rel"])
-        for dtype, (off, single) in of_tensor.drop(index=cause.dtype).iterrows():
-            alike = made / CLEARLY_LESS <= off <= CLEARLY_LESS * (made + single)
+        off = of_tensor["error_rel"].astype(float).to_dict()
+        single = of_tensor["single_device_rel"].astype(float).to_dict()
+        made = off.pop(cause.dtype)
+        for dtype, size in off.items():
+            alike = made / CLEARLY_LESS <= size <= CLEARLY_LESS * (made + single[dtype])
             if (name, dtype) in wrong and not alike:
-                found.setdefault(str(dtype), {})[name] = float(off)
+                found.setdefault(str(dtype), {})[name] = size
     return found
 
 
