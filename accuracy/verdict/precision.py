@@ -59,7 +59,7 @@ def reach(
     if leads == label.LOGIC:  # another problem that has the same settings
         dtypes = by_precision([*dtypes, *there.loc[(there["label"] == leads) & _is_seen(there), "dtype"]])
     hidden, alone = set[str](), dict[str, tuple[str, ...]]()
-    if leads in label.BUGS:
+    if leads in (*label.BUGS, label.BIASED):
         alone = right_alone(showing, there, dtypes)
         right = frozenset((name, dtype) for name, names in alone.items() for dtype in names)
         hidden = ({*there["dtype"]} & hides(showing, {*dtypes}, groups, right)) - other

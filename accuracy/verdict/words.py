@@ -73,7 +73,7 @@ VERBS = {  # what the tensors of a label do, or of a kind of finding
     label.INVALID: "gives values that are not finite, of a wrong shape or dtype, or from unwritten memory",
     label.LOGIC: "is wrong {scope}",
     label.PRECISION_FLOOR: "is only as good as {floors}",
-    label.BIASED: "is biased to one side",
+    label.BIASED: "is biased to one side {scope}",
     label.EXCESS_ROUNDING: "rounds more than the schedule explains",
     label.NONDETERMINISTIC: "differs from run to run",
 }
