@@ -47,7 +47,7 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame, known: Mapping[str
         return found
     at = judged[judged["world_size"].isin(wrong["world_size"])]
     there, size = at[at["_problem"] == wrong["_problem"].iloc[0]], int(wrong["world_size"].max())
-    dtypes = precision.wrong_in(wrong, there)
+    dtypes = precision.wrong_in(wrong[wrong["tensor"].isin(leading(tensors))], there)
     every = _numbers(results, wrong.iloc[0])
     rows = every[~every["inputs"].isin(list(PROBES))]
     found |= {"dtypes": dtypes, "world_sizes": _integers(wrong["world_size"])}

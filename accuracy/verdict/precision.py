@@ -57,7 +57,8 @@ def reach(
     there = there[there["dtype"].isin(tried)]
     other = {*elsewhere.loc[_is_seen(elsewhere), "dtype"]}
     if leads == label.LOGIC:  # another problem that has the same settings
-        dtypes = by_precision([*dtypes, *there.loc[(there["label"] == leads) & _is_seen(there), "dtype"]])
+        bugs = there[(there["label"] == leads) & there["tensor"].isin(leading(tuple(there["tensor"])))]
+        dtypes = by_precision([*dtypes, *bugs.loc[_is_seen(bugs), "dtype"]])
     hidden, alone = set[str](), dict[str, tuple[str, ...]]()
     if leads in (*label.BUGS, label.BIASED):
         alone = right_alone(showing, there, dtypes)

@@ -71,6 +71,10 @@ def test_each_tensor_and_each_size_of_error_has_its_own_fault() -> None:
     assert (found.dtypes, found.hidden_dtypes) == (("float16", *FINE), ("bfloat16",))
     assert (found.right_alone, found.otherwise) == ({"dv": ("float16", "float32")}, {})
     assert all(str(each["cause"]) in found.sentence for each in factors)
+    lse = bend(
+        bend(healthy((1,)), {"tensor": "lse", "dtype": "float64"}, error_rel=0.1), {"tensor": "dq"}, error_rel=0.1
+    )
+    assert (facts_of(lse).lead, facts_of(lse).dtypes) == (("lse",), ("float64",))
     for number, following in ((1.01, ("dq",)), (1.5, ())):
         out = bend(healthy((1,)), {"tensor": ("out", "dq")}, error_rel=0.01)
         assert facts_of(out, [factor("out", 1.01), factor("dq", number)]).following == following
