@@ -22,7 +22,8 @@ from accuracy.verdict.pattern import pattern_of
 from accuracy.verdict.proof import causes, with_proofs
 from accuracy.verdict.rows import in_blocks, names_of, with_names
 from accuracy.verdict.rule.excess import EXACT
-from accuracy.verdict.words import GROWS, KEPT_SUM, LONG_SUM, TRACED
+from accuracy.verdict.traced import TRACED
+from accuracy.verdict.words import GROWS, KEPT_SUM, LONG_SUM
 
 LONG, GROWN = 256, 1.15
 """Tokens from which errors are compared; by which that of sums in 16 bits grows from 528 to 2,304 at least, and
@@ -56,7 +57,7 @@ def _facts(
 ) -> Facts:
     known, gaps = causes(hypotheses, results), _gaps(verdicts, results)
     verdicts = with_proofs(verdicts, known, results)
-    pattern = pattern_of(verdicts, results)
+    pattern = pattern_of(verdicts, results, known)
     reported = pattern["leads"]
     if reported == label.NOT_MEASURED:
         return Facts(name, reported, unmeasured=gaps["unmeasured"], **pattern)

@@ -13,6 +13,7 @@ from accuracy.verdict.label import NONDETERMINISTIC, Numbers, is_bug
 
 FORWARD = ("out", "lse")
 CAST = "cast of "
+TIMES = r"is (-?[\d.]+(?:e[+-]\d+)?) times what it should be"  # in the clause of a fitted factor
 Row = Mapping[Any, Any]
 
 
@@ -56,17 +57,16 @@ class Cause:
         """Whether it explains everything and no rival does."""
         return self.leaves <= EXPLAINS and self.rival >= RULED_OUT
 
+    def differs_from(self, other: "Cause") -> bool:
+        """Whether both are factors, and other ones: by more than a tenth of what the larger one is off by."""
+        found = [re.search(TIMES, each.clauses[0]) for each in (self, other)]
+        off, others = (float(each[1]) - 1 if each else 0.0 for each in found)
+        return all(found) and abs(off - others) > 0.1 * max(abs(off), abs(others))
+
     @property
     def is_cast(self) -> bool:
         """Whether a coarser format is the cause."""
         return self.names[0].startswith(CAST)
-
-    @property
-    def kinds(self) -> frozenset[str]:
-        """Return its clauses without the tensor's name and with numbers of five digits: two tensors that share one have
-        the same cause."""
-        plain = (re.sub(rf"\b{self.tensor}\b", "it", each) for each in self.clauses)
-        return frozenset(re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.5g}", each) for each in plain)
 
     @property
     def text(self) -> str:
@@ -101,6 +101,7 @@ class Facts:
     leads: str  # what picks the sentence: that runs differ is told before the bug that one of them shows
     finding: str  # with its numbers: of the most telling verdict
     numbers: Numbers
+    of_dtype: str = ""  # of that verdict
     tensors: tuple[str, ...] = ()  # those that have the leading label
     others: tuple[str, ...] = ()  # further ones that are wrong
     coarser: tuple[str, ...] = ()  # beside a bug, those that only stop getting better at a coarser dtype
@@ -108,6 +109,7 @@ class Facts:
     dtypes: tuple[str, ...] = ()  # those that have it
     sound_dtypes: tuple[str, ...] = ()  # those in which these tensors merely round, by clearly less than the bug
     hidden_dtypes: tuple[str, ...] = ()  # those in which they do, by so much that they may have the bug, too
+    right_alone: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by tensor, where others are wrong
     only_dtypes: tuple[str, ...] = ()  # those measured under the condition that shows it, where others were not
     run_dtypes: tuple[str, ...] = ()  # those measured under any
     floors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by format, dtypes of out and lse that show it
@@ -125,6 +127,9 @@ class Facts:
     inputs: tuple[str, ...] = ()  # those that show it
     # why, and how much
     causes: Mapping[str, Cause] = field(default_factory=dict)  # by tensor
+    otherwise: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # by dtype and tensor, errors of no cause
     gain: float | None = None  # of the first leading tensor
     growth: Mapping[str, Growth] = field(default_factory=dict)  # by tensor
     ratios: tuple[float, ...] = ()  # of the errors of dq, dk and dv
@@ -179,10 +184,11 @@ class Facts:
     @property
     def following(self) -> tuple[str, ...]:
         """The consequences whose error is made of the leading tensors', or has the same cause."""
-        names = {name for x in self.lead if x in self.causes for name in self.causes[x].names}
+        first = [self.causes[x] for x in self.lead if x in self.causes]
+        names = {name for each in first for name in each.names}
         same = names | {f"{name} (backward)" for name in names} | {FOLLOWS}
-        found = (self.causes[x] for x in self.consequences if x in self.causes)
-        return tuple(each.tensor for each in found if each.proven and same & set(each.names))
+        found = [x for x in map(self.causes.get, self.consequences) if x and x.proven and same & {*x.names}]
+        return tuple(each.tensor for each in found if not (first and all(map(each.differs_from, first))))
 
     @property
     def steps(self) -> str:

@@ -15,6 +15,7 @@ MOST_WORDS = 12  # of a title
 MOST_TILES = 3  # beside that of the cases
 SHORT = {  # what tensors do, in the words that a title has room for
     **words.VERBS, "unwaited": "is read before it arrives", label.INVALID: "is invalid", label.LOGIC: "is wrong",
+    label.BIASED: "is biased to one side",
     label.PRECISION_FLOOR: "is only as good as {formats}",
 }  # fmt: skip
 

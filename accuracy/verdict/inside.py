@@ -84,14 +84,6 @@ def below_a_third(verdicts: pd.DataFrame, bugs: pd.DataFrame) -> "pd.Series[bool
     return verdicts["error_rel"] < least / CLEARLY_LESS
 
 
-def hides(rows: pd.DataFrame, dtypes: set[str]) -> set[str]:
-    """In which dtypes of rows no tensor has less than a third of the least error that it has in these, which are wrong:
-    whether they are right is not known. As one of 16 bits, or float32 in TF32, where a factor of float64 is 1.001."""
-    errors = rows.groupby(["dtype", "tensor"])["error_rel"].max().unstack()
-    least = errors[errors.index.isin(dtypes)].min().fillna(math.inf)
-    return {*errors.index[~errors.lt(least / CLEARLY_LESS).any(axis=1)]} - dtypes
-
-
 def with_mark(verdicts: pd.DataFrame, mark: str) -> frozenset[str]:
     """The tensors of which a fact is stated."""
     return frozenset(verdicts.loc[[each.get(MARK) == mark for each in verdicts["numbers"]], "tensor"])

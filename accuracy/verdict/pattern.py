@@ -3,7 +3,7 @@
 In: the verdicts and the results of one variant. Out: fields of its `Facts`, for the label that leads.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Number
 from typing import Any
 
@@ -13,10 +13,11 @@ import pandas as pd
 from accuracy.core import fields
 from accuracy.core.dtype import DTYPES, PROBES
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS
-from accuracy.verdict import growth, label
+from accuracy.verdict import growth, label, precision
 from accuracy.verdict.evidence import INDEPENDENT, times_single_device
-from accuracy.verdict.facts import FORWARD, leading
-from accuracy.verdict.inside import below_a_third, hides, is_healthy
+from accuracy.verdict.facts import FORWARD, Cause, leading
+from accuracy.verdict.inside import below_a_third, is_healthy
+from accuracy.verdict.precision import by_precision
 from accuracy.verdict.rows import combinations
 from accuracy.verdict.rule.factor import STANDARD_ERRORS
 
@@ -29,8 +30,8 @@ MOST_KINDS = 2  # of settings that cover the wrong problems: more are marks of t
 Settings = tuple[tuple[str, ...], ...]
 
 
-def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
-    """Return fields of `Facts` from one variant's verdicts (at least one row) and results."""
+def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame, known: Mapping[str, Cause]) -> dict[str, Any]:
+    """Return fields of `Facts` from one variant's verdicts (at least one row), results, and causes by tensor."""
     judged = verdicts[verdicts["label"] != label.NOT_MEASURED]
     judged = _by_problem(judged if len(judged) else verdicts)
     wrong = _leading(judged)
@@ -41,9 +42,12 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     numbers = {key: value for each in wrong["numbers"] for key, value in each.items()} | first["numbers"]
     tensors = _tensors(wrong)
     found = {"leads": leads, "finding": str(first["finding"]), "numbers": numbers, "tensors": tensors}
+    found["of_dtype"] = str(first["dtype"])
     if leads == label.NOT_MEASURED:
         return found
-    dtypes, size = _by_precision(wrong["dtype"]), int(wrong["world_size"].max())
+    at = judged[judged["world_size"].isin(wrong["world_size"])]
+    there, size = at[at["_problem"] == wrong["_problem"].iloc[0]], int(wrong["world_size"].max())
+    dtypes = precision.wrong_in(wrong[wrong["tensor"].isin(leading(tensors))], there)
     every = _numbers(results, wrong.iloc[0])
     rows = every[~every["inputs"].isin(list(PROBES))]
     found |= {"dtypes": dtypes, "world_sizes": _integers(wrong["world_size"])}
@@ -51,36 +55,31 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
         return found | {"growth": growth.growths(rows, ALL_TENSORS, dtypes[0])}
     here = judged[judged["_problem"] == wrong["_problem"].iloc[0]]
     shown = _shown(rows, wrong)
-    there, conditions = here[here["world_size"].isin(wrong["world_size"])], {}
+    conditions: dict[str, Any] = {}
     if leads != label.NONDETERMINISTIC:  # what differs from run to run may have been right by chance
         conditions = _conditions(judged, wrong, _measured_on(results, judged, shown))
     at_sizes = every[every["world_size"].isin(wrong["world_size"])]
     if settings := conditions.get("settings"):  # other problems that have these, too
         there, at_sizes = (_having(each, settings, wrong) for each in (judged, results[results["error_rel"].notna()]))
-    showing = at_sizes[at_sizes["inputs"].isin(_asked(wrong, shown))]
-    tried = _by_precision(showing["dtype"]) or _by_precision(there["dtype"])
-    run = _by_precision(judged["dtype"])
+    showing = at_sizes[at_sizes["tensor"].isin(tensors)]
+    kinds = precision.asked(wrong, shown, showing, dtypes)
+    showing = showing[showing["inputs"].isin(kinds)]
     off = _profile(rows, tensors[0], dtypes[-1], size, shown)
     forward = wrong[wrong["tensor"].isin({*FORWARD} & {*tensors} or tensors)]
     floor_of = [(dtype, each.get("floor")) for dtype, each in zip(forward["dtype"], forward["numbers"], strict=True)]
-    of_tensors = there[there["tensor"].isin(tensors) & there["dtype"].isin(tried)]
     bugs, every_bug = (each[each["label"].isin(label.BUGS)] for each in (here, verdicts))
-    unsound = {*of_tensors.loc[~of_tensors["_healthy"], "dtype"]}
-    if not settings:  # no condition is named: right means right in every problem
-        unsound |= {*every_bug.loc[every_bug["tensor"].isin(tensors), "dtype"]}
-    sound = {*of_tensors["dtype"]} - unsound
-    hidden = sound & hides(showing[showing["tensor"].isin(tensors)], {*dtypes}) if leads in label.BUGS else set()
+    elsewhere = every_bug[every_bug["tensor"].isin(tensors)]  # without a condition, right means right in every problem
+    elsewhere = elsewhere.head(0) if settings else elsewhere
+    run, there = by_precision(judged["dtype"]), there[there["tensor"].isin(tensors)]
     others_here, floors = _tensors_but(bugs, *tensors), (here["label"] == label.PRECISION_FLOOR) & ~here["_healthy"]
     return found | conditions | {
         "others": _tensors_but(every_bug, *tensors) if leads == label.NONDETERMINISTIC else others_here,
         "coarser": _tensors_but(here[floors], *tensors, *others_here) if len(bugs) else (),
-        "sound_dtypes": _by_precision(sound - hidden),
-        "hidden_dtypes": _by_precision(hidden),
-        "only_dtypes": tried if tried != run or all(DTYPES[name].bytes == 2 for name in run) or len(run) == 1 else (),
-        "run_dtypes": run,
-        "floors": {floor: _by_precision(dtype for dtype, x in floor_of if x == floor)
-                   for floor in _by_precision(x for _, x in floor_of if x)},
-        "inputs": shown,
+        **precision.reach(leads, dtypes, run, there, showing, elsewhere, precision.groups_of(tensors, known)),
+        "otherwise": precision.otherwise(rows, known, bugs, shown),
+        "floors": {floor: by_precision(dtype for dtype, x in floor_of if x == floor)
+                   for floor in by_precision(x for _, x in floor_of if x)},
+        "inputs": shown or tuple(sorted(kinds & {*PROBES})),
         "ranks": tuple(map(int, off.index)),
         "trend": growth.trend(off),
         "growth": growth.growths(rows, tensors, dtypes[-1]),
@@ -149,10 +148,6 @@ def _integers(values: Iterable[Any]) -> tuple[int, ...]:
     return tuple(sorted(map(int, {*values})))
 
 
-def _by_precision(dtypes: Iterable[Any]) -> tuple[str, ...]:
-    return tuple(sorted(set(map(str, dtypes)), key=lambda dtype: (DTYPES[dtype].precision, dtype)))
-
-
 def _tensors_but(verdicts: pd.DataFrame, *named: str) -> tuple[str, ...]:
     """The tensors of some verdicts, but for those named and delta, which is out's."""
     return tuple(name for name in _tensors(verdicts) if name not in (*named, "delta"))
@@ -164,12 +159,6 @@ def _shown(rows: pd.DataFrame, wrong: pd.DataFrame) -> tuple[str, ...]:
     if (wrong["label"] == label.INVALID).any() and not any("unwaited" in numbers for numbers in wrong["numbers"]):
         named |= {*rows.loc[rows["nonfinite"] > 0, "inputs"]}
     return tuple(sorted(named))
-
-
-def _asked(wrong: pd.DataFrame, shown: tuple[str, ...]) -> set[str]:
-    """The distributions that show what is wrong, or those with a known answer that show it."""
-    probes = {kind for kind in wrong["finding"] if kind in PROBES}
-    return {*shown} or probes | ({"zero_query", "index_value"} if (wrong["finding"] == "keys").any() else set())
 
 
 def _measured_on(results: pd.DataFrame, judged: pd.DataFrame, shown: tuple[str, ...]) -> "pd.Series[bool]":
@@ -203,9 +192,10 @@ def _conditions(judged: pd.DataFrame, wrong: pd.DataFrame, asked: "pd.Series[boo
     ones and no right one have, or how many are wrong and measured, and one of them.
 
     Right is a problem that was measured as the wrong ones were, asked: on inputs that show it, in a dtype and on a
-    number of ranks that are wrong (in 16 bits, where a few rows' fault is below rounding, only if no finer one is), and
-    in which each of the wrong tensors is healthy there; one that is healthy by a fact alone, as float32 inside is, has
-    a tensor with less than a third of the bug's error. One token has weight 1 whatever is done to it: it is none."""
+    number of ranks that are wrong (in 16 bits, where a few rows' fault is below rounding, only if no finer one is),
+    and in which each of the wrong tensors is healthy there; one that is healthy by a fact alone, as float32 inside
+    is, in 16 bits, or for having too few rows for a certain factor, has a tensor with less than a third of the
+    bug's error. One token has weight 1 whatever is done to it: it is none."""
     bugs = judged[judged["label"] == wrong["label"].iloc[0]]
     bad = judged["_problem"].isin(bugs["_problem"])
     main_is_wrong = bool(bad.iloc[0])
@@ -220,7 +210,9 @@ def _conditions(judged: pd.DataFrame, wrong: pd.DataFrame, asked: "pd.Series[boo
     dtypes = {name for name in bugs["dtype"] if DTYPES[name].bytes > 2} or {*bugs["dtype"]}
     alike = asked & of_tensors & judged["dtype"].isin(dtypes) & judged["world_size"].isin(bugs["world_size"])
     clear = judged["_problem"].isin(judged.loc[of_tensors & below_a_third(judged, bugs), "_problem"])
-    only_a_fact = judged["_healthy"] & (judged["label"] != label.ROUNDING) & ~clear
+    few_digits = all(DTYPES[name].bytes == 2 for name in dtypes)
+    unsure = (judged["label"] != label.ROUNDING) | few_digits | bool((bugs["rule"] == "factor").all())
+    only_a_fact = judged["_healthy"] & unsure & ~clear
     ill = judged["_problem"].isin(judged.loc[of_tensors & (~judged["_healthy"] | only_a_fact), "_problem"])
     right = judged["_problem"].isin(judged.loc[alike, "_problem"]) & ~ill & ~bad & (judged["seqlen"] > 1)
     few = judged["seqlen_q"] < judged["seqlen"]
@@ -268,6 +260,8 @@ def _alone(judged: pd.DataFrame, bad: "pd.Series[bool]", names: tuple[str, ...] 
         every = {name: values for name, values in chosen.items() if values == {*judged.loc[bad, name]}}
         simple = {name: values for name, values in every.items() if name not in ("softmax_scale", "seqlen_q")}
         single = {name: values for name, values in simple.items() if len(values) == 1}
+        if len(simple) > MOST_KINDS and not single:
+            return ()  # marks of the grid
         told = single or simple
         groups = [_named(name, values) for name, values in (told or _covering(judged[bad], chosen) or every).items()]
         if groups:

@@ -169,7 +169,8 @@ def _of_case(tensor: str, rows: pd.DataFrame) -> Cause:
     """Rows come best first."""
     best = rows.iloc[0]
     same = rows["from_best"] <= SAME * rows["expected"]
-    ties = rows[same & (rows["freedom"] == best["freedom"])].drop_duplicates(["hypothesis", "parameter"])
+    fewest = min(best["freedom"], max(1, rows.loc[same, "freedom"].min()))  # else 64 fitted numbers for a factor
+    ties = rows[same & (rows["freedom"] == fewest)].drop_duplicates(["hypothesis", "parameter"])
     fitted = (rows["hypothesis"] == best["hypothesis"]) & (rows["freedom"] > best["freedom"])  # the same idea, fitted
     rivals = rows[~same & ~fitted]
     clauses = tuple(ties["cause"])

@@ -6,11 +6,12 @@ gate and reports print these sentences, and `accuracy.verdict.headline` makes a 
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from accuracy.core.dtype import PROBES
 from accuracy.core.number import count, listed, on_ranks, plain, those
 from accuracy.results.table import FOLLOWS, SCALED
-from accuracy.verdict import label
+from accuracy.verdict import label, traced
 from accuracy.verdict.inside import FORMAT, LSE, SCORES, WEIGHTS
 from accuracy.verdict.label import Numbers
 
@@ -72,16 +73,10 @@ VERBS = {  # what the tensors of a label do, or of a kind of finding
     label.INVALID: "gives values that are not finite, of a wrong shape or dtype, or from unwritten memory",
     label.LOGIC: "is wrong {scope}",
     label.PRECISION_FLOOR: "is only as good as {floors}",
-    label.BIASED: "is biased to one side",
+    label.BIASED: "is biased to one side {scope}",
     label.EXCESS_ROUNDING: "rounds more than the schedule explains",
     label.NONDETERMINISTIC: "differs from run to run",
 }
-TRACED = {  # the `finding` of a row of `steps/`, and what it says of `count`
-    "left out": "{tensor} does not hold {count} visible pair{s} of a query and a key{where}",
-    "counted again": "{tensor} counts {count} pair{s} of a query and a key more than once{where}",
-    "shown": "{tensor} holds {count} pair{s} that the mask hides{where}",
-}
-MOST_TRACED = 3
 GROWTHS = {
     "flat": "flat: nothing adds up",
     "random walk": "like the square root: independent roundings add up",
@@ -125,7 +120,8 @@ def diagnosis(facts: "Facts") -> str:
         same = [x for x in facts.consequences if x in facts.tensors]
         return "; ".join([text, *_each_do({"differs too": same, "is wrong too": facts.others})]) + "."
     also = "; ".join(_consequences(facts))
-    return f"{', '.join([what(facts), *where(facts)])}{why(facts)}.{f' {also}.' if also else ''}"
+    more = "".join(f" {each}." for each in (also, *_otherwise(facts)) if each)
+    return f"{', '.join([what(facts), *where(facts)])}{why(facts)}.{more}"
 
 
 def not_on(sizes: Iterable[int]) -> str:
@@ -146,7 +142,9 @@ def what(facts: "Facts", verbs: Mapping[str, str] = VERBS) -> str:
     elif facts.only_dtypes or facts.hidden_dtypes:
         alone = f", the only dtype{'s' * (len(facts.dtypes) > 1)} measured"
         scope = f"in {dtypes}" + alone * (facts.dtypes == facts.run_dtypes)
-    scope += f" (too little to be seen in {listed(facts.hidden_dtypes)})" if facts.hidden_dtypes else ""
+    notes = [f"{name} is right in {listed(names)}" for name, names in facts.right_alone.items()]
+    notes += [f"in {listed(facts.hidden_dtypes)} rounding could hide it"] if facts.hidden_dtypes else []
+    scope += f" ({'; '.join(notes)})" if notes else ""
     floors = [f"{floor} in {listed(names)}" for floor, names in facts.floors.items()]
     kind = next((x for x in ("poisoned", "unwaited", "nonfinite") if x in facts.numbers), label.INVALID)
     verb, formats = verbs[kind if facts.leads == label.INVALID else facts.leads], listed(facts.floors or ["16 bits"])
@@ -157,7 +155,11 @@ def where(facts: "Facts") -> Iterator[str]:
     """With which problems, inputs and sizes, on which ranks, and how the error goes from rank to rank."""
     groups = f"only with {' and '.join(map(' or '.join, facts.settings))}" if facts.settings else ""
     some = f"in {facts.wrong_problems} of {facts.problems} problems, as with {' and '.join(facts.example)}"
-    special = f"on {listed(facts.inputs)} inputs only" if facts.inputs and "gaussian" not in facts.inputs else ""
+    probes = facts.inputs and {*facts.inputs} <= {*PROBES}
+    special = (
+        f"on {listed(facts.inputs)} inputs{', not on gaussian ones' if probes else ' only'}" if facts.inputs else ""
+    )
+    special = "" if "gaussian" in facts.inputs else special
     if conditions := [x for x in (groups or some * bool(facts.problems), special) if x]:
         yield ", ".join(conditions) + (f" (run in {facts.run_in})" if facts.run_in else "")
     yield from [f"not with {' or '.join(facts.settings_right)}"] if facts.settings_right else []
@@ -178,7 +180,7 @@ def why(facts: "Facts") -> str:
     lead, proven = facts.lead, facts.proven
     tried = [facts.causes[x] for x in lead if x in facts.causes]
     if not proven:
-        factor = "" if facts.gain is None else f"; {lead[0]} is about {1 + facts.gain:.7g} times the reference"
+        factor = "" if facts.gain is None else f"; {lead[0]} is about {_factor(facts.gain)} times the reference"
         if not tried:
             return f"; no cause was tried{factor}"
         near = min(tried, key=lambda each: each.leaves)
@@ -189,7 +191,7 @@ def why(facts: "Facts") -> str:
     unproven = [x for x in lead if x not in {each.tensor for each in proven}]
     while proven:
         first, *others = proven
-        proven = [each for each in others if not ({*each.names} & {*first.names} and each.kinds & first.kinds)]
+        proven = [each for each in others if not {*each.names} & {*first.names} or each.differs_from(first)]
         alike = [each.tensor for each in others if each not in proven]
         parts.append(
             first.text.removesuffix(said)
@@ -210,6 +212,19 @@ def _consequences(facts: "Facts") -> Iterator[str]:
     verbs = {"follows from that": facts.following, "is coarse too": coarse, "is wrong too": wrong, stops: facts.coarser}
     yield from _each_do(verbs)
     yield from [proven[x].text for x in rest if x in proven][:1]
+
+
+def _factor(gain: float) -> str:
+    """1 + gain; `(1 + 3e-07)` where the digits of the sum would not show it."""
+    return f"{1 + gain:.7g}" if abs(gain) >= 1e-5 else f"(1 {'-' if gain < 0 else '+'} {abs(gain):.2g})"
+
+
+def _otherwise(facts: "Facts") -> Iterator[str]:
+    """Which errors the proven causes do not make: in each dtype those of the leading tensors, else of others."""
+    for dtype, off in facts.otherwise.items():
+        if names := [x for x in facts.lead if x in off] or [x for x in facts.consequences if x in off]:
+            sizes = listed(f"{off[name]:.2g}" for name in names)
+            yield f"In {dtype} another fault makes {listed(names)} wrong, by {sizes} of itself"
 
 
 def _healthy(facts: "Facts") -> str:
@@ -239,7 +254,7 @@ def evidence(facts: "Facts") -> Iterator[str]:
     if facts.leads == label.NOT_MEASURED:
         return
     if facts.leads != label.ROUNDING:
-        yield f"{listed(facts.tensors)}: {finding(facts.finding, facts.numbers, facts.tensors[0], facts.dtypes[-1])}."
+        yield f"{listed(facts.tensors)}: {finding(facts.finding, facts.numbers, facts.tensors[0], facts.of_dtype)}."
         yield from [f"Beside that it computes {facts.arithmetic}."] if facts.arithmetic else []
     yield from (f"Not measured on {size} ranks: {reason}." for size, reason in facts.missing_sizes.items())
     yield from (f"Not measured in {', '.join(dtypes)}: {reason}." for reason, dtypes in facts.unmeasured.items())
@@ -255,7 +270,7 @@ def evidence(facts: "Facts") -> Iterator[str]:
                 f"reference, to {each.leaves:.2g} times the expected rounding: {each.clauses[0]}. The next of "
                 f"{each.tried} hypotheses leaves {each.rival:.2g} times."
             )
-    yield from _traced(facts)
+    yield from traced.lines(facts)
     if facts.ratios:
         yield f"Errors dq : dk : dv are as {' : '.join(f'{ratio:.2g}' for ratio in facts.ratios)}."
     if steps := facts.steps:
@@ -265,31 +280,3 @@ def evidence(facts: "Facts") -> Iterator[str]:
         yield f"Growth over the world size: {', '.join(grown)}."
     if facts.unjudged:
         yield f"Not judged for excess rounding on {listed(facts.unjudged)}: that needs conditions=true."
-
-
-def _traced(facts: "Facts") -> Iterator[str]:
-    if step := facts.step:
-        keys = f" with the keys of rank {step['source']}" if 0 <= step["source"] != step["rank"] else ""
-        yield (
-            f"The first step that leaves the rounding band: {step['way']} of rank {step['rank']}{keys}, block "
-            f"{step['step']} ({_tokens(step)}): {step['tensor']} of the kernel is off by {step['error_rel']:.2g}."
-        )
-    elif step is not None:
-        yield "Traced step by step, no result of a kernel call leaves the rounding band."
-    if facts.account:
-        first = [row for row in facts.account[:MOST_TRACED] if row["case_id"] == facts.account[0]["case_id"]]
-        more = [count(left, "more finding")] if (left := len(facts.account) - len(first)) else []
-        yield f"Accounting: {'; '.join([*map(_entry, first), *more])}."
-
-
-def _entry(row: Mapping[Any, Any]) -> str:
-    numbers = {**row, "count": int(row["count"]), "s": "" if row["count"] == 1 else "s", "where": f" ({_tokens(row)})"}
-    return f"{row['way']} of rank {row['rank']}: {TRACED[row['finding']].format(**numbers)}"
-
-
-def _tokens(row: Mapping[Any, Any]) -> str:
-    def span(one: str, several: str) -> str:
-        first, last = row[f"{one}_begin"], row[f"{one}_last"]
-        return f"{one} {first}" if first == last else f"{several} {first} to {last}"
-
-    return f"{span('query', 'queries')}, {span('key', 'keys')}"

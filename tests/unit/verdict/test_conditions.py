@@ -5,8 +5,8 @@ from typing import Any
 import pandas as pd
 
 from accuracy.verdict.facts import Facts
-from accuracy.verdict.inside import hides
-from tests.unit.verdict.synthetic import bend, facts_of, healthy, rows
+from accuracy.verdict.precision import hides
+from tests.unit.verdict.synthetic import bend, explained, facts_of, healthy, rows
 
 FINE = ("float32", "float64")
 
@@ -52,6 +52,55 @@ def test_a_dtype_whose_rounding_is_as_large_as_the_bug_is_not_called_right() -> 
     tf32 = bend(bent, {"tensor": "out", "dtype": "float32"}, error_rel=4e-5)
     assert hides(tf32[tf32["tensor"] == "out"], {"float64"}) == {"bfloat16", "float32"}
     assert hides(tf32[tf32["tensor"].isin(("out", "dv"))], {"float64"}) == {"bfloat16", "float32"}
+
+
+def factor(tensor: str, number: float) -> dict[str, Any]:
+    """What proves a factor in float64."""
+    changes = {"cause": f"{tensor} is {number} times what it should be", "parameter": str(number), "freedom": 1}
+    return explained(tensor, "a constant factor", case_id="float64-1-0-gaussian", **changes)
+
+
+def test_each_tensor_and_each_size_of_error_has_its_own_fault() -> None:
+    """dk is off in three dtypes and dv in float64 alone: dv is right in float32, and of dk in bfloat16 nothing is
+    known. What float64's cause does not make in another dtype is another fault, and so is another factor."""
+    size = {"error_rel": 2e-3, "error_gain": 2e-3, "error_gain_se": 1e-6}
+    bent = bend(healthy((1,)), {"tensor": "dk", "dtype": ("float16", *FINE)}, **size)
+    bent = bend(bent, {"tensor": "dv", "dtype": "float64"}, error_rel=0.3)
+    factors = [factor("dk", 1.002), factor("dv", 1.3)]
+    found = facts_of(bent, factors)
+    assert (found.dtypes, found.hidden_dtypes) == (("float16", *FINE), ("bfloat16",))
+    assert (found.right_alone, found.otherwise) == ({"dv": ("float16", "float32")}, {})
+    assert all(str(each["cause"]) in found.sentence for each in factors)
+    lse = bend(
+        bend(healthy((1,)), {"tensor": "lse", "dtype": "float64"}, error_rel=0.1), {"tensor": "dq"}, error_rel=0.1
+    )
+    assert (facts_of(lse).lead, facts_of(lse).dtypes) == (("lse",), ("float64",))
+    for number, following in ((1.01, ("dq",)), (1.5, ())):
+        out = bend(healthy((1,)), {"tensor": ("out", "dq")}, error_rel=0.01)
+        assert facts_of(out, [factor("out", 1.01), factor("dq", number)]).following == following
+    for size, otherwise in ((2e-3, {}), (0.1, {"bfloat16": {"out": 0.1}})):
+        two = bend(healthy((1,)), {"tensor": "out"}, error_rel=1e-3)
+        two = bend(two, {"tensor": "out", "dtype": "bfloat16"}, error_rel=size, error_gain=size, error_gain_se=1e-6)
+        assert facts_of(two, [factor("out", 1.001)]).otherwise == otherwise
+
+
+def test_a_dtype_is_wrong_where_its_own_numbers_say_so() -> None:
+    """A factor below float16's unit roundoff is seen in it; one of 1e-5 beside float32 inside is not seen in 16 bits. A
+    dtype that was not asked what shows a fault is right where Gaussian inputs show it, too."""
+    gain = {"error_gain": 2e-4, "error_gain_se": 1e-8}
+    small = bend(healthy((1,)), {"tensor": "out", "dtype": ("float16", *FINE)}, **gain)
+    small = bend(small, {"tensor": "out", "dtype": FINE}, error_rel=2e-4)
+    found = facts_of(bend(small, {"tensor": "out", "dtype": "float16"}, error_rel=2.3e-4))
+    assert (found.dtypes, found.hidden_dtypes) == (("float16", *FINE), ("bfloat16",))
+    inside = bend(healthy((1,)).assign(options="fn=mine.py:attend"), {"tensor": "dq", "dtype": FINE}, error_rel=1e-5)
+    found = facts_of(inside)
+    assert (found.label, found.dtypes, found.hidden_dtypes) == ("logic", FINE, ("bfloat16", "float16"))
+    asked = {"inputs": "zero_query", "error_max": 0.1, "error_bias": 0.1, "error_rel": 0.1}
+    table = pd.concat([healthy((1,)), pd.DataFrame(rows("lse", ("float16",), 1, **asked))], ignore_index=True)
+    probed = facts_of(table)
+    assert (probed.sound_dtypes, probed.inputs) == ((), ("zero_query",))
+    shown = facts_of(bend(table, {"tensor": "lse", "dtype": "float16"}, error_rel=0.1))
+    assert (shown.finding, shown.sound_dtypes) == ("keys", ("bfloat16", *FINE))
 
 
 def test_a_dtype_that_is_wrong_in_another_problem_is_not_called_right() -> None:
@@ -102,6 +151,19 @@ def test_a_problem_that_is_ill_otherwise_or_was_measured_otherwise_is_no_right_n
     coarse, main = small("coarse", ("bfloat16",), seqlen=1024), {"seqlen": int(healthy((1,))["seqlen"].iloc[0])}
     assert among(coarse, wrong=main).settings_right == ()  # its rounding may hide a few rows
     assert among(coarse, small("fine", seqlen=8), wrong=main).settings_right == ("seqlen=8",)
+    for off, settings in ((5e-3, ()), (0.1, ("seqlen=8",))):  # of a few rows no small factor is certain
+        gain = {"error_rel": off, "error_gain": off, "error_gain_se": 1e-6}
+        table = bend(healthy((1,), ("bfloat16",)), {"tensor": "out"}, **gain)
+        found = facts_of(pd.concat([table, small("short", ("bfloat16",), seqlen=8)], ignore_index=True))
+        assert (found.label, found.settings_right) == ("logic", settings)
+
+
+def test_a_dtype_that_is_wrong_in_another_problem_with_the_same_setting_is_named() -> None:
+    first = small("first", ("bfloat16",), seqlen=43)
+    second = small("second", seqlen=43, mask="full")
+    found = among(first, second, small("short", seqlen=16), small("16", ("bfloat16",), seqlen=16), wrong={"seqlen": 43})
+    assert (found.settings, found.dtypes) == ((("seqlen=43",),), ("bfloat16", *FINE))
+    assert (found.sound_dtypes, found.hidden_dtypes) == ((), ())
 
 
 def test_a_condition_that_explains_too_little_is_not_named() -> None:

@@ -55,6 +55,9 @@ def test_hypotheses_with_the_same_prediction_are_named_together_and_fitted_ones_
     rows = [explained("dq", "the idea"), explained("dq", "its twin"), explained("dq", "a fit", freedom=3),
             explained("dq", "another", 1.0, from_best=1.0)]  # fmt: skip
     assert known(rows, "dq").causes["dq"].names == ("the idea", "its twin")
+    rows = [explained("dq", "a wrong lse", 1e-15, freedom=64), explained("dq", "a factor", 1.9e-14, from_best=1.8e-14,
+            freedom=1), explained("dq", "another", 1.0, from_best=1.0)]  # fmt: skip
+    assert known(rows, "dq").causes["dq"].names == ("a factor",)
 
 
 def test_in_16_bits_dq_does_not_tell_a_wrong_lse_from_a_wrong_delta() -> None:
