@@ -1,11 +1,12 @@
 """Measure again what stands in generated blocks: `make evidence`.
 
-    python -m experiments.evidence list          the runs in parts of at most 8 minutes, and which are finished
+    python -m experiments.evidence list          the runs in parts of at most 8 minutes: finished, of other code, left
     python -m experiments.evidence gpu [PART]    measure what is left of the runs of one GPU; also cpu, gpus
     python -m experiments.evidence publish       the finished runs to reports/, an account of all to evidence.csv there
 
 A run that ended with the same code, configuration and command is not measured again, also where it was published from
-another checkout; one that was stopped goes on.
+another checkout; one that was stopped goes on. Tables of earlier code stay, and their rows of evidence.csv say its
+digest and commit: what is left of one state of the code is measured in a checkout of that commit.
 Frozen pages are not here: no code reads their tables. `python -m experiments.blocks --changed` says what differs.
 """
 
@@ -94,15 +95,15 @@ def account(run: Run, to: Path) -> dict[str, Any]:
 
 
 def published_accounts(reports: Path) -> dict[str, dict[str, Any]]:
-    """What was published of runs that ended, by their identity: `publish` writes it into reports/."""
+    """What was published of runs that ended, by their place: `publish` writes it into reports/."""
     path = reports / ACCOUNT
     rows: Any = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records") if path.is_file() else []
-    return {row["identity"]: row for row in rows if row["identity"]}
+    return {row["run"]: row for row in rows if row["identity"]}
 
 
-def is_finished(run: Run, to: Path, published: Mapping[str, object]) -> bool:
+def is_finished(run: Run, to: Path, published: Mapping[str, Mapping[str, str]]) -> bool:
     """Return whether the run ended, here or, by the published accounts, in another checkout."""
-    return bool(account(run, to)) or identity(run) in published
+    return bool(account(run, to)) or identity(run) == published.get(run.place, {}).get("identity")
 
 
 def folder_of(run: Run, to: Path) -> Path:
@@ -154,7 +155,7 @@ def publish_finished(to: Path, reports: Path) -> pd.DataFrame:
     rows, earlier = [], published_accounts(reports)
     for run in runs():
         about, folder = account(run, to), folder_of(run, to)
-        if not about and (before := earlier.get(identity(run))):
+        if not about and (before := earlier.get(run.place)):
             rows.append(before)
             continue
         rows.append({"run": run.place, **{name: about.get(name) for name in COLUMNS}})
@@ -203,8 +204,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     earlier = published_accounts(ROOT / "reports")
     if given.what == "list":
         for device, number, run in ((each, number, run) for each in DEVICES for number, run in numbered(each)):
-            state = "finished" if is_finished(run, given.to, earlier) else "left"
-            print(f"{device:4} {number:2} {run.seconds:5} s  {state:8}  {run.place:40} {run.command}")
+            state = f"of {earlier[run.place]['code']}" if run.place in earlier else "left"
+            state = "finished" if is_finished(run, given.to, earlier) else state
+            print(f"{device:4} {number:2} {run.seconds:5} s  {state:15}  {run.place:40} {run.command}")
         return 0
     if given.what == "publish":
         table = publish_finished(given.to, ROOT / "reports")

@@ -28,6 +28,11 @@ def test_a_finished_run_is_skipped_another_command_is_not_and_a_failed_one_is_le
     written = (tmp_path / "reports" / evidence.ACCOUNT).read_text()
     publish_finished(tmp_path / "another_checkout", tmp_path / "reports")
     assert (tmp_path / "reports" / evidence.ACCOUNT).read_text() == written
+    other = SCRIPT._replace(command="false")  # of later code: what was measured of the earlier one stays
+    monkeypatch.setattr(evidence, "runs", lambda: [other])
+    publish_finished(tmp_path, tmp_path / "reports")
+    assert (tmp_path / "reports" / evidence.ACCOUNT).read_text() == written
+    assert not evidence.is_finished(other, tmp_path, evidence.published_accounts(tmp_path / "reports"))
     assert not account(SCRIPT._replace(command="true"), tmp_path)
     assert not measure(SCRIPT._replace(place="mine/b.csv", command="false"), tmp_path, "")
     assert evidence.main(["cpu", "2", *words[1:]]) == 2
