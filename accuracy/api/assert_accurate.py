@@ -24,6 +24,7 @@ from accuracy.core.dtype import (
     ARITHMETIC,
     DTYPES,
     FORMATS,
+    PRODUCTS,
     REFERENCE_ERROR,
     accumulation_dtype,
     computed_in,
@@ -38,7 +39,7 @@ from accuracy.runtime import device as devices
 from accuracy.runtime.collectives import may_share
 from accuracy.verdict.diagnosis import too_little
 from accuracy.verdict.floor import LEVEL
-from accuracy.verdict.inside import PRODUCTS, cut_off
+from accuracy.verdict.inside import cut_off
 from accuracy.verdict.label import ONE_RANK
 from accuracy.verdict.rule import factor
 from accuracy.verdict.words import ONE_RANK_ONLY, not_on

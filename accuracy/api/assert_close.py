@@ -16,10 +16,11 @@ from torch import Tensor
 from accuracy.api import calling
 from accuracy.api.bounds import Attention, Exact, check_tensors, exact, listed, must_be_beside, policy_of, word_of
 from accuracy.api.calling import GRADIENTS, SCALES, as_tensor, in_bshd, in_layout, meant
-from accuracy.api.returned import TF32_DRIFT, in_tf32, of_largest, others, without_padding
+from accuracy.api.returned import TF32_DRIFT, in_coarser_products, of_largest, others, without_padding
 from accuracy.bound.limits import ALARM, DRIFT, Beyond, beyond, limits
 from accuracy.bound.policy import Policy, eight_bits, unit
 from accuracy.bound.running import Bound
+from accuracy.core.dtype import PRODUCTS
 from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.live.functions import known
 from accuracy.runtime.layout import LAYOUTS, PACKED
@@ -67,8 +68,8 @@ def assert_close(
             that of a function which is known by its name, as those of torch and flash-attn are, else bshd.
         policy: `loosest`, what anybody's function may do and still be called rounding, or `kernel`, a fused kernel's
             roundings.
-        arithmetic: of float32's products. A function that computes them in TF32, as tensor cores do, passes with a
-            UserWarning that says so; `float32` refuses it, `tf32` lets it pass in silence.
+        arithmetic: of float32's products. A function that computes them in TF32, as tensor cores do, or of bfloat16
+            parts passes with a UserWarning that says so; `float32` refuses it, `tf32` lets it pass in silence.
         pieces: ranks or chunks whose partial results are merged.
         how: causal (True: the last query sees the last key), softmax_scale; where they are not given, a function's own
             defaults, else False and D**-0.5. window (keys on both sides), documents (lengths), softcap, sinks (a logit
@@ -160,11 +161,11 @@ def assert_close(
         if any(not _wrong(found, each, layout) for each in again):
             wrong = []
     if wrong and arithmetic != "float32" and in_bshd(found["out"], layout, "out").shape == truth.reference.out.shape:
-        tf32 = in_tf32(in_bshd(found["out"], layout, "out"), tuple(tensors), truth, attention, **stored)
-        if tf32 is not None:
-            words = f"computes float32 in TF32, its operands {tf32[0]} 11 bits"
+        coarser = in_coarser_products(in_bshd(found["out"], layout, "out"), tuple(tensors), truth, attention, **stored)
+        if coarser is not None:
+            words = f"computes {PRODUCTS[coarser[0]]}"
             own, source = wrong, f"rounding alone of what {words}"
-            wrong = _wrong(found, tf32[1], layout, TF32_DRIFT)
+            wrong = _wrong(found, coarser[1], layout, TF32_DRIFT)
             if not wrong and arithmetic is None:
                 what = getattr(actual, "__name__", "this attention")
                 warnings.warn(f"{what} {words}; arithmetic='float32' refuses it: {own[0]}", stacklevel=3)
@@ -177,8 +178,8 @@ def assert_close(
         if of_lse and not _judge("lse", found["lse"] * math.log(2), truth, layout):
             wrong.append("lse is in base 2: times ln 2 it is right")
         if truth.policy.dtype == "float64":  # a function that computes in float32 inside promises no more
-            coarser = policy_of(policy, "float32", pieces)
-            inside = exact(*tensors, attention=attention, rounding=coarser, **stored)  # type: ignore[misc]
+            single = policy_of(policy, "float32", pieces)
+            inside = exact(*tensors, attention=attention, rounding=single, **stored)  # type: ignore[misc]
             inside = replace(inside, policy=truth.policy)
             least = DRIFT[4] * unit("float32")
             if not _wrong(found, inside, layout, least):

@@ -12,7 +12,7 @@ from accuracy.bound import policy
 from accuracy.bound.policy import half_spacing
 from accuracy.bound.running import Bound
 from accuracy.core.errors import ConfigError
-from accuracy.live.tensor_core import WAYS, bears, rounded
+from accuracy.live.tensor_core import bears, rounded
 from accuracy.live.uncounted import scaled, through_maximum
 
 EXPECTED = "give out, (out, lse), (out, lse, max_logit), or a function that returns one of these"
@@ -91,15 +91,15 @@ def others(
         yield replace(truth, bounds=through_maximum(q, k, v, dout, *given, **attention.how(q, k)))
 
 
-def in_tf32(
+def in_coarser_products(
     out: Tensor,
     tensors: tuple[Tensor, Tensor, Tensor, Tensor | None],
     truth: Exact,
     attention: Attention,
     **stored: Any,
 ) -> tuple[str, Exact] | None:
-    """Return how a function's operands were rounded, and the reference and bounds of attention in TF32; None where out
-    bears no mark of it.
+    """Return what a function computes products of float32 in, and the reference and bounds of attention in that; None
+    where out bears no mark of it.
 
     out: (B, Sq, H, D), float32, of a function of `tensors`, q, k, v, dout; truth: of the same in float32;
     stored: as in `exact`.
@@ -108,10 +108,10 @@ def in_tf32(
     q, k, v, dout = tensors
     if not out.dtype == q.dtype == torch.float32 or not error.isfinite().all():
         return None
-    for way in WAYS:
-        own = rounded(q, way), rounded(k, way), rounded(v, way), None if dout is None else rounded(dout, way)
-        inside = policy.cast(truth.policy, "tf32")
+    for name in policy.OF_FLOAT32:
+        own = rounded(q, name), rounded(k, name), rounded(v, name), None if dout is None else rounded(dout, name)
+        inside = policy.cast(truth.policy, "tf32" if name == "tf32_cut" else name)
         found = exact(*own, attention=attention, rounding=inside, **stored)
         if bears(error, found.reference.out, truth.reference.out):
-            return way, replace(found, policy=truth.policy)
+            return name, replace(found, policy=truth.policy)
     return None

@@ -92,7 +92,7 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
     of_weights = count * weight**2 / 3
     least = rows.visible * (underflow(policy.weights) ** 2 / 3)
     read_variance = done.lse_variance + (unit(policy.lse) ** 2 / 3 * rows.lse.square())
-    off2 = (pulled2 * dp_variance).addcmul_(ds2, found.variance + (of_weights + 6 * u**2))
+    off2 = (pulled2 * dp_variance).addcmul_(ds2, found.spread + (of_weights + 6 * u**2))
     off2.add_(least, alpha=max(1.0, scale**-2)).add_(tiny_weights(p2, apart, policy))
     k2, q2, dout2 = rows.k.square(), rows.q.square(), rows.dout.square()
     mean = scale * (pulled @ rows.k)
@@ -102,7 +102,7 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
     whole = off2.addcmul_(pulled2, delta_variance).addcmul_(ds2, read_variance)
     both, together = pulled * (dp_variance + delta_variance).sqrt_(), (pulled * dp_variance.sqrt()) @ rows.k
     own = policy.weight_roundings * weight**2 / 3
-    off2_p = least.addcmul(p2, found.variance + (read_variance + own))
+    off2_p = least.addcmul(p2, found.spread + (read_variance + own))
     if rows.softcap is not None:  # 1 - tanh^2 cancels where the cap is reached
         of_slope = before_cap * (16 * u**2 + (2 * found.slope / rows.softcap) ** 2 * found.variance)
         of_dq, whole = of_dq + scale**2 * (of_slope @ k2), whole + of_slope
@@ -115,7 +115,7 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
     if of_bias is None:
         return dq, dk, dv, None
     error, size, ds2, apart = of_bias
-    variance = p2 * (dp_variance + delta_variance) + ds2 * (found.variance + of_weights + 6 * u**2 + read_variance)
+    variance = p2 * (dp_variance + delta_variance) + ds2 * (found.spread + of_weights + 6 * u**2 + read_variance)
     variance += least * max(1.0, scale**-2) + tiny_weights(p2, apart, policy)
     return dq, dk, dv, Sums(error, size, variance, ds2, p * (dp_variance + delta_variance).sqrt())
 
@@ -181,7 +181,7 @@ def _delta(
     error = error + rounding * added
     products = rows.dout * rows.out
     of_weights = policy.weight_roundings * unit(policy.weights) ** 2 / 3
-    moved = (dp.square * of_weights).addcmul_(found.variance, apart).mul_(p2)
+    moved = (dp.square * of_weights).addcmul_(found.spread, apart).mul_(p2)
     variance = (rows.dout.square() * done.own_variance).sum(1, keepdim=True) + moved.sum(1, keepdim=True)
     variance += (rounding**2 + u**2) / 3 * added**2
     variance += (rounding**2 / 3 + policy.alike * of_weights) * rows.delta.square()

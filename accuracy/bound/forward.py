@@ -22,6 +22,9 @@ from accuracy.bound.policy import (
     unit,
 )
 
+DEVIATIONS = 7.0
+"""So many of a weight have a chance below 1e-10: a limit of 1e-6 for one of 1e4 elements."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -52,8 +55,9 @@ class Rows:
 @dataclass(frozen=True)
 class Scores:
     """p: weights; slope: of the cap; top: largest |score| of a row (R, 1); terms: keys of a row (R, 1); rescales: of
-    its running sums; level: of every partial's |lse|; error, variance: of the exponent s - lse with lse exact;
-    score_error: of the score alone; alike: variance that exp's errors share over a row (R, 1)."""
+    its running sums; level: of every partial's |lse|; error, variance: of the exponent s - lse with lse exact; spread:
+    variance of what a weight is off by through that, over the weight; score_error: of the score alone; alike: variance
+    that exp's errors share over a row (R, 1)."""
 
     p: Tensor
     slope: Tensor | float
@@ -63,6 +67,7 @@ class Scores:
     level: Tensor
     error: Tensor
     variance: Tensor
+    spread: Tensor
     score_error: Tensor
     alike: Tensor
 
@@ -124,7 +129,18 @@ def scores(rows: Rows, policy: Policy) -> Scores:
         largest = (exponent * rows.visible).amax(1, keepdim=True)
         exponent = exponent + 3 * (largest + unit(policy.weights)) + 2 * policy.merges * unit(policy.lse) * level
         variance = 3 * variance + policy.merges * unit(policy.lse) ** 2 / 3 * level.square()
-    return Scores(p, slope, top, terms, rescales, level, exponent, variance, error, alike)
+    return Scores(p, slope, top, terms, rescales, level, exponent, variance, _of_weights(p, variance), error, alike)
+
+
+def _of_weights(p: Tensor, variance: Tensor) -> Tensor:
+    """Return the variance that a weight p has relative to itself, of that of its exponent.
+
+    Where exponents are off by much, exp makes the large errors larger than their share, but no weight larger than 1.
+    As many standard deviations of an exponent as a limit has are at most as many of the weight.
+    """
+    off = variance.sqrt().mul_(DEVIATIONS)
+    most = p.clamp(min=1e-150).reciprocal_().maximum(off)
+    return off.expm1_().minimum(most).div_(DEVIATIONS).square_()
 
 
 def largest(rows: Rows, found: Scores) -> tuple[Tensor, Tensor]:
@@ -188,7 +204,7 @@ def _variances(
     square, v_square = found.p.square(), rows.v.square()
     each = u**2 / 12 * (found.terms + found.rescales) + unit(policy.partial) ** 2 / 6 * roundings
     spread = square @ v_square + rows.out.square()
-    moved = square * found.variance
+    moved = square * found.spread
     away = moved @ v_square - 2 * rows.out * (moved @ rows.v) + rows.out.square() * moved.sum(1, keepdim=True)
     own = each * spread + 4 * u**2 * rows.out.square()
     rounded = short * (square @ v_square + policy.alike * rows.out.square())
@@ -201,7 +217,7 @@ def _variances(
     out += rounded
     shared = policy.through_lse * _through_lse(rows, found, policy)
     out += shared * rows.out.square()
-    lse = moved.sum(1, keepdim=True) + found.alike
+    lse = (square * found.variance).sum(1, keepdim=True) + found.alike
     lse += u**2 / 12 * (found.terms + found.rescales + policy.logarithm**2)
     lse += policy.weight_roundings * unit(policy.normaliser) ** 2 / 3 * square.sum(1, keepdim=True)
     lse += u**2 / 3 * (rows.lse.square() + found.top.square())

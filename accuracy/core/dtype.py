@@ -66,6 +66,18 @@ ARITHMETIC = {
 rounded, or cut off, to 10 bits behind the binary point; several products of 16-bit parts, which keep about 16 or 20
 bits; values of 8 bits; q and k as whole numbers of 8 bits, which is about 5 bits of most, as a step is a 127th of the
 largest; q or k in FP8."""
+PRODUCTS = {
+    "tf32": "float32 in TF32, as tensor cores do (operands rounded to 10 bits behind the point)",
+    "tf32_cut": "float32 in TF32, as tensor cores do (operands cut off to 10 bits behind the point)",
+    "split_16": "float32 with about 16 bits, as three products of bfloat16 parts do",
+    "split_20": "float32 with about 20 bits, as several products of 16-bit parts do",
+    "float8_e4m3": "with v in 8 bits (e4m3)",
+    "float8_e5m2": "with v in 8 bits (e5m2)",
+    "int8": "scores of q and k in 8 bits (INT8)",
+    "scores_e4m3": "scores of q or k in 8 bits (FP8)",
+    "scores_e5m2": "scores of q or k in 8 bits (FP8)",
+}
+"""These in words, behind `computes`."""
 EIGHT_BITS = ("float8_e4m3", "float8_e5m2", "int8", "scores_e4m3", "scores_e5m2")
 """Those that a function may compute in whatever the dtype; TF32 and split products are a matter of float32 alone."""
 EXACT_IN = {"int8": "whole", "scores_e4m3": "few_digits", "scores_e5m2": "few_digits"}

@@ -18,6 +18,8 @@ from accuracy.core.fields import default_softmax_scale
 
 DIMS = (8, 16, 24, 32, 40, 64, 128)
 """Head dims of the grids of a diagnosis."""
+OF_TILES = (64, 128, 96, 80, 256, 32, 16)
+"""Head dims of kernels that take one alone, the most usual first."""
 LENGTHS = {1: 43, 8: 40, 16: 48, 32: 96, 64: 192, 128: 128}
 """By what a length may have to be a multiple of, one that is no multiple of the next."""
 MASKS = ("causal", "full")
@@ -58,7 +60,7 @@ def easiest(main: Problem, given: set[str], parts: int) -> list[Problem]:
     plain = replace(main, batch=1, seqlen=128 * parts, heads=2)
     if "softmax_scale" not in given:
         plain = replace(plain, softmax_scale=default_softmax_scale(main.head_dim))
-    tiles = [with_dim(plain, dim) for dim in ([main.head_dim] if "head_dim" in given else (64, 128))]
+    tiles = [with_dim(plain, dim) for dim in ([main.head_dim] if "head_dim" in given else OF_TILES)]
     every = ((tile, heads_kv, mask) for tile in tiles for heads_kv in (2, 1) for mask in masks)
     found = (replace(tile, **{"heads_kv": heads_kv, "mask": mask, **kept}) for tile, heads_kv, mask in every)
     return [*dict.fromkeys(found)]
@@ -131,7 +133,7 @@ def taken(base: Problem, right: Mapping[str, bool]) -> Shapes:
     """Return what is taken. right: by question, whether it gave numbers."""
     refused = {question for question, answered in right.items() if not answered}
     return Shapes(
-        dims=tuple(dim for dim in DIMS if f"head_dim={dim}" not in refused),
+        dims=tuple(dim for dim in sorted({*DIMS, base.head_dim}) if f"head_dim={dim}" not in refused),
         unit=next((unit for unit, length in LENGTHS.items() if f"seqlen={length}" not in refused), base.seqlen),
         heads=next((heads for heads in FEW_HEADS if f"heads={heads}" not in refused), base.heads),
         scales=f"softmax_scale={SCALE}" not in refused,

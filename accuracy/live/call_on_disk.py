@@ -17,11 +17,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 from accuracy.bound.limits import DEPENDENT, independent, reach
-from accuracy.bound.policy import cast, loosest
+from accuracy.bound.policy import OF_FLOAT32, cast, loosest
 from accuracy.bound.running import bounds
 from accuracy.core.dtype import FORMATS, coarser
 from accuracy.core.recording import RESULTS, Facts, Recorded
-from accuracy.live.tensor_core import WAYS, bears, rounded
+from accuracy.live.tensor_core import bears, rounded
 from accuracy.live.uncounted import scaled, through_maximum
 from accuracy.live.writing import outweighs
 from accuracy.reference import float64
@@ -29,10 +29,8 @@ from accuracy.reference.float64 import Reference
 from accuracy.runtime.sharding import cut, join
 
 Named = dict[str, Tensor]
-TF32 = ("tf32", "tf32_cut")
-"""Formats of operands, by each of `WAYS`."""
 FAR = 16.0
-"""Times the error of rounding to TF32, more than cutting any operands off makes."""
+"""Times the error of rounding operands, more than cutting any of them off makes."""
 
 
 @dataclass(frozen=True)
@@ -203,12 +201,12 @@ class Call:
 
     @cached_property
     def products(self) -> str:
-        """`tf32` or `tf32_cut` where out shows that a float32 function rounds the operands of its products so."""
+        """One of `OF_FLOAT32` where out shows that a float32 function rounds the operands of its products so."""
         if {getattr(self.tensors.get(name), "dtype", None) for name in ("q", "k", "v", "out")} != {torch.float32}:
             return ""
         reference, blind = self.reference.out, self.reference.lse.transpose(1, 2).isneginf()
         error = (self.tensors["out"].double() - reference).masked_fill(blind[..., None], 0.0)
-        for word in reversed(TF32) if error.isfinite().all() else ():  # cut off, errors do not average out
+        for word in ("tf32_cut", "tf32", "split_16") if error.isfinite().all() else ():  # the coarsest first
             for inside in (each.reference.out for each in self.with_rounded_operands(word)):
                 if bears(error, inside, reference):
                     return word
@@ -217,13 +215,13 @@ class Call:
         return ""
 
     def rounding(self, dtype: str = "", maximum: bool = False) -> Allowed:
-        """What rounding to a dtype may do, and to float32 with products in `tf32` or `tf32_cut`; "": to the call's own.
+        """What rounding to a dtype may do, and to float32 with products in one of `OF_FLOAT32`; "": to the call's own.
         maximum: of what autograd takes through a maximum, too."""
         word = dtype or self.dtype
         if (word, maximum) not in self._allowed:
             q, k, v = (self.tensors[name] for name in "qkv")
-            policy = loosest("float32" if word in TF32 else word, 1 if self.size == 1 else 2 * self.size)
-            if self.facts.autocast or self.facts.tf32 or word in TF32:
+            policy = loosest("float32" if word in OF_FLOAT32 else word, 1 if self.size == 1 else 2 * self.size)
+            if self.facts.autocast or self.facts.tf32 or word in OF_FLOAT32:
                 policy = cast(policy, "tf32" if self.facts.tf32 and word == "float32" else word)
             found = bounds(q, k, v, self.dout, self.reference, policy, **self.how)
             if maximum:
@@ -235,11 +233,11 @@ class Call:
 
     def with_rounded_operands(self, dtype: str) -> Iterator["Call"]:
         """Yield this call with q, k and v as they are where they, and q also times a scale, are rounded to a dtype,
-        `tf32` or `tf32_cut`, before they are multiplied."""
+        or one of `OF_FLOAT32`, before they are multiplied."""
         q, k, v = (self.tensors[name] for name in "qkv")
 
         def to(x: Tensor) -> Tensor:
-            return rounded(x.float(), WAYS[TF32.index(dtype)]) if dtype in TF32 else x.to(getattr(torch, dtype))
+            return rounded(x.float(), dtype) if dtype in OF_FLOAT32 else x.to(getattr(torch, dtype))
 
         for query, key in itertools.chain([(to(q).double(), to(k).double())], scaled(q, k, self.facts.scale, to)):
             yield replace(self, tensors={**self.tensors, "q": query, "k": key, "v": to(v)}, _allowed={})

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from accuracy.bound.limits import CANCELLED, DRIFT, FEWEST, STANDARD_ERRORS
-from accuracy.bound.policy import unit
+from accuracy.bound.policy import OF_FLOAT32, unit
 from accuracy.core.dtype import FORMATS, tensor_dtype
 from accuracy.core.errors import ConfigError, entry
 from accuracy.core.number import count
 from accuracy.core.recording import Recorded, matches, recorded
-from accuracy.live.call_on_disk import TF32, Allowed, Call, load
+from accuracy.live.call_on_disk import Allowed, Call, load
 from accuracy.live.verdict import FORWARD, GIVEN, Judgement, label_of, verdict
 from accuracy.live.writing import wait
 from accuracy.measurement import metrics
@@ -43,7 +43,7 @@ COLUMNS = (
 
 
 OF_OPERANDS = 3.0
-"""Unit roundoffs by which products in TF32 may shift a gain: dk is made of dS and q, dS of dout and v, P of q and k,
+"""Unit roundoffs by which coarser products may shift a gain: dk is made of dS and q, dS of dout and v, P of q and k,
 and each of the six loses half a one in the mean at most where it is cut off."""
 ONE_SIDED = 0.9
 """Mean of an lse's error over its root mean square, or its gain over its relative error: of what each row is off by, or
@@ -140,7 +140,7 @@ def _times(call: Call, name: str, x: Tensor, gain: np.ndarray) -> dict[str, np.n
     """The error over the most that rounding makes of it: of each rank, in its worst row, and of all; its elements that
     no rounding makes; and the certain part of its gain over what rounding may shift that by. What is beyond rounding to
     float64 is held to float32, as a function that computes in it inside promises no more; what is beyond rounding to
-    float32, to products in TF32 where out shows them; what is beyond that is looked at a second time, as
+    float32, to coarser products where out shows them; what is beyond that is looked at a second time, as
     `accuracy.live.uncounted` has it."""
     found = _over(call, name, x, gain, call.rounding(), call.dtype)
     inside = ""
@@ -166,13 +166,11 @@ def _is_in_base_2(call: Call, found: dict[str, np.ndarray]) -> bool:
 def _second_looks(
     call: Call, name: str, dtype: str, found: dict[str, np.ndarray]
 ) -> Iterator[tuple[Call, Allowed]]:  # fmt: skip
-    """Yield calls with other references, and limits: of dq and dk through a maximum; of lse, or where rows alone are
-    wrong, of q and k that are rounded: of scores of thousands a weight of e^-9 may be e^-1 by that, which no variance
-    says."""
-    rows_alone = found["times"].max() <= 1 and not found["beyond"].any()
+    """Yield calls with other references, and limits: of dq and dk through a maximum; of lse, of q and k that are
+    rounded."""
     if name in ("dq", "dk") and found["times_gain"].max() <= 1:  # no error of rows makes a factor
         yield call, call.rounding(dtype, maximum=True)
-    if (name == "lse" or rows_alone) and (dtype in TF32 or FORMATS[dtype].bytes == 2):
+    if name == "lse" and (dtype in OF_FLOAT32 or FORMATS[dtype].bytes == 2):
         for other in call.with_rounded_operands(dtype):
             yield other, other.rounding(dtype)
 
@@ -195,7 +193,7 @@ def _over(
     beyond = (error.abs() > call.shards(allowed.certain[name])).flatten(1).sum(1)
     found = {"times": whole.nan_to_num(nan=0.0), "times_row": torch.cat([worst, worst.amax(0)[None]])}
     found["beyond"] = torch.cat([beyond, beyond.sum(0)[None]])
-    units = OF_OPERANDS if dtype in TF32 else DRIFT[FORMATS[dtype].bytes]
+    units = OF_OPERANDS if dtype in OF_FLOAT32 else DRIFT[FORMATS[dtype].bytes]
     drift = (relative / CANCELLED).clamp(min=units * unit(dtype))
     found["times_gain"] = torch.from_numpy(gain) / drift.where(relative < 1, torch.inf).cpu()
     return {key: x.cpu().numpy() for key, x in found.items()}

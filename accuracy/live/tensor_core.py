@@ -1,30 +1,36 @@
-"""Does out bear the mark of products in TF32, as tensor cores do them? That is a fact with limits of its own, no fault.
-Operands of such a product are rounded to 11 bits, to the nearest or cut off, before it is computed. What that makes of
-q, k, v and dout can be computed: attention of these, rounded, in float64. Of the other operands, P and dS, the order of
+"""Does out bear the mark of coarser products of float32, as tensor cores do them? That is a fact, no fault.
+
+Operands of such a product are rounded to 11 bits, to the nearest or cut off, before it is computed (TF32), or split
+into two numbers in bfloat16, of whose four products the smallest is left out. What that makes of q, k, v and dout can
+be computed: attention of these, rounded, in float64. Of the other operands, P and dS, the order of
 operations decides. So of out's error the part from q, k and v is known: of three roundings of four (q and k in the
 scores, v beside P) it is 0.85 in the mean, as the square root of 3 / 4 has it, and for errors of another kind the
 correlation is 0 to within 1 / sqrt(elements), and negative where the other way of rounding is right. Cutting shrinks
 out by a factor, and so may a fault: both errors are compared without their part along the reference. What is left has
-the same correlation, as q, k, v and P are cut by amounts as independent as those of rounding are.
+the same correlation, as q, k, v and P are cut by amounts as independent as those of rounding are. A product that
+is left out is as large as the rounding of one small part: of three errors two are known in the scores, one beside P.
 """
 
 import torch
 from torch import Tensor
 
 ALIKE = 0.5
-"""Least correlation of out's error with the one that rounding q, k and v to TF32 makes."""
+"""Least correlation of out's error with the one that rounding q, k and v makes."""
 MOST = 2.0
-"""By which the error may exceed that one; of four roundings three are known, so that it is 1.15 times as large."""
+"""By which the error may exceed that one: it is 1.15 times as large where three of four roundings are known, 1.73 where
+one of three is."""
 MOST_FACTOR = 2.0**-9
 """Largest factor by which TF32 shrinks out: where P and v are cut off, each loses less than 2^-10 of itself."""
 _CUT = 13  # of float32's 23 bits of a significand
-WAYS = ("rounded to", "cut to")
 
 
-def rounded(x: Tensor, way: str) -> Tensor:
-    """Return float32 numbers with 10 bits behind the binary point, to the nearest (ties to even) or cut off."""
+def rounded(x: Tensor, to: str) -> Tensor:
+    """Return float32 numbers as products in `to`, one of `accuracy.bound.policy.OF_FLOAT32`, have them as operands."""
+    if to == "split_16":
+        large = x.detach().bfloat16().float()
+        return large + (x.detach() - large).bfloat16().float()
     bits = x.detach().contiguous().view(torch.int32)
-    up = (1 << _CUT - 1) - 1 + ((bits >> _CUT) & 1) if way == WAYS[0] else 0
+    up = (1 << _CUT - 1) - 1 + ((bits >> _CUT) & 1) if to == "tf32" else 0
     return ((bits + up) & -(1 << _CUT)).view(torch.float32)
 
 

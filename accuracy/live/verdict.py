@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from accuracy.core.dtype import FORMATS
+from accuracy.core.dtype import FORMATS, PRODUCTS
 from accuracy.core.number import count, listed, on_ranks, plain
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.floor import WITHIN, WITHIN_GRADIENT, coarser_format
@@ -23,7 +23,9 @@ FAR = 4.0  # times the most that rounding makes: no rounding more or less explai
 FORWARD = ("out", "lse")
 BACKWARD = ("dv", "dk", "dq")
 GIVEN = "was given"  # how the sentence of a tensor begins whose inputs are not finite: no fault of the attention
-INSIDE = {"": "", "float32": " to float32", "tf32": " to TF32", "tf32_cut": " to TF32, cut off,"}
+INSIDE = {
+    "": "", "float32": " to float32", "tf32": " to TF32", "tf32_cut": " to TF32, cut off,", "split_16": " to 16 bits",
+}  # fmt: skip
 """What a float64 call's results are held to, and a float32 call's whose out shows products of such operands."""
 SHORT = 11  # bits: of an lse that some function of 16-bit inputs rounded; a healthy one has float32's
 
@@ -89,9 +91,9 @@ def verdict(rows: pd.DataFrame) -> Judgement:
     if wrong.empty:
         calls = f"{count(judged['layer'].nunique(), 'layer')}, {judged['name'].nunique()} calls"
         most = f"every tensor within {plain(judged['times'].max())} times what rounding explains"
-        tf32 = [layer for layer, inside in zip(judged["layer"], judged["inside"], strict=True) if "tf32" in inside]
-        fact = f" Products of float32 in TF32, as tensor cores do them: {_few([*dict.fromkeys(tf32)])}." if tf32 else ""
-        return Judgement(rows, f"the run merely rounds: {calls}, {most}.{fact}{more}", ROUNDING)
+        coarser = judged[judged["inside"].isin(PRODUCTS)].groupby("inside")["layer"].unique()
+        facts = "".join(f" {_few([*layers])}: {PRODUCTS[name]}." for name, layers in coarser.items())
+        return Judgement(rows, f"the run merely rounds: {calls}, {most}.{facts}{more}", ROUNDING)
     first = wrong.iloc[0]
     if first["sentence"].startswith(GIVEN):
         return Judgement(rows, f"{_given(wrong, first)}{more}", first["label"], dict(first))

@@ -48,16 +48,29 @@ def called_with(layout: str) -> tuple[int, Iterable[str]]:
     return len(tensors), words
 
 
-EXPECTED = "expected out or (out, lse)"
+EXPECTED = "expected out, or (out, lse, ...)"
 
 
 def returned(result: Any, layout: str, q: Tensor, width: int) -> tuple[Tensor, Tensor | None]:
-    """out (B, S/W, H, width) and lse (B, H, S/W) or None, of what came in `layout` for q (B, S/W, H, D). Raises
-    WrongResult."""
+    """Return out (B, S/W, H, width) and lse (B, H, S/W) or None, of what came in `layout` for q (B, S/W, H, D).
+
+    What comes behind lse, as flash-attn's state of dropout, is not read, nor are weights (B, H, S/W, S), which other
+    attention returns in its place.
+
+    Raises:
+        WrongResult: where it is something else.
+    """
     values = result if isinstance(result, tuple | list) else (result,)
-    if len(values) not in (1, 2):
-        raise WrongResult(f"the function returned {len(values)} values, {EXPECTED}")
+    if not values:
+        raise WrongResult(f"the function returned nothing in a {type(values).__name__}, {EXPECTED}")
     out, lse = (*values, None)[:2]
+    if (
+        layout not in PACKED
+        and isinstance(lse, Tensor)
+        and lse.dim() == 4
+        and lse.shape[:3] == q.transpose(1, 2).shape[:3]
+    ):
+        lse = None
     if not isinstance(out, Tensor):
         raise WrongResult(f"the function returned {_named(out)}, {EXPECTED}")
     if lse is not None and not isinstance(lse, Tensor):

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from accuracy.core import fields
-from accuracy.core.dtype import DTYPES, PROBES
+from accuracy.core.dtype import DTYPES, PROBES, PRODUCTS
 from accuracy.core.errors import NOT_SHARED
 from accuracy.core.number import count, listed, plain
 from accuracy.results.table import ALL_RANKS, FAILED, NOT_TAKEN, OK, TENSORS, TOO_FEW_RANKS
@@ -64,7 +64,7 @@ def _facts(
     unsteady = inside.with_mark(verdicts, inside.ORDER)
     pattern["unsteady"] = tuple(name for name in TENSORS if name in unsteady)
     options = results["options"].iloc[0]
-    pattern["arithmetic"] = inside.PRODUCTS.get(fields.arithmetic_of(options), "")
+    pattern["arithmetic"] = PRODUCTS.get(fields.arithmetic_of(options), "")
     pattern["window"] = fields.pairs_of(options).get("window", "")
     if reported == label.NONDETERMINISTIC:
         reported = next((each for each in label.BUGS if (verdicts["label"] == each).any()), reported)

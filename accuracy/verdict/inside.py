@@ -40,17 +40,6 @@ ORDER = "order"  # sums in another order from call to call
 SUM_OF_KEYS = "sum"  # a softmax's sum that is kept in 16 bits
 SUMS = "sums"  # float32 sums that a tensor core cuts off
 LONG_SUM = "long_sum"  # a gradient, or out, whose sum over blocks is kept in 16 bits
-PRODUCTS = {  # what a user's function was found to compute in (`accuracy.core.dtype.ARITHMETIC`), in words
-    "tf32": "float32 in TF32, as tensor cores do (operands rounded to 10 bits behind the point)",
-    "tf32_cut": "float32 in TF32, as tensor cores do (operands cut off to 10 bits behind the point)",
-    "split_16": "float32 with about 16 bits, as three products of bfloat16 parts do",
-    "split_20": "float32 with about 20 bits, as several products of 16-bit parts do",
-    "float8_e4m3": "with v in 8 bits (e4m3)",
-    "float8_e5m2": "with v in 8 bits (e5m2)",
-    "int8": "scores of q and k in 8 bits (INT8)",
-    "scores_e4m3": "scores of q or k in 8 bits (FP8)",
-    "scores_e5m2": "scores of q or k in 8 bits (FP8)",
-}
 
 
 def judges(evidence: "Evidence", dtype: str) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import accuracy
-from accuracy.live.tensor_core import WAYS, rounded
+from accuracy.live.tensor_core import rounded
 from accuracy.verdict.label import LOGIC, ROUNDING
 from tests.measuring import only_grids
 from tests.slow.foreign.functions import heads_first, visible
@@ -33,12 +33,12 @@ class Products(torch.autograd.Function):
         return ctx.product(gradient, b.mT), ctx.product(a.mT, gradient), None
 
 
-def tf32(a: Tensor, b: Tensor, way: int = 0) -> Tensor:
-    return rounded(a, WAYS[way]) @ rounded(b, WAYS[way])
+def tf32(a: Tensor, b: Tensor, to: str = "tf32") -> Tensor:
+    return rounded(a, to) @ rounded(b, to)
 
 
 def tf32_cut(a: Tensor, b: Tensor) -> Tensor:
-    return tf32(a, b, way=1)
+    return tf32(a, b, "tf32_cut")
 
 
 def split_16(a: Tensor, b: Tensor) -> Tensor:

@@ -197,3 +197,15 @@ def test_a_weight_that_is_stored_as_another_is_accepted() -> None:
     assert float((dk - reference.dk).abs().max() / reference.dk.abs().max()) > 0.3
     bound = bounds(q, k, v, dout, reference, policy.kernel("float16", weight_roundings=2), **how)["dk"]
     assert bool(((dk - reference.dk).abs() <= bound.certain).all())
+
+
+def test_scores_of_a_thousand_in_16_bits_are_accepted_and_a_doubled_out_is_not() -> None:
+    """They are off by several units: a small weight by e to them, which no variance of the exponent says of it."""
+    for seed in range(4):
+        q, k, v, dout = (torch.randn(1, 96, 2, 32, generator=torch.Generator().manual_seed(4 * seed + at))
+                         for at in range(4))  # fmt: skip
+        q, k, v, dout = ((x * times).bfloat16() for x, times in ((q, 8), (k, 32), (v, 1), (dout, 1)))
+        out, dq, dk, dv = in_its_own_dtype(q, k, v, dout, 32**-0.5)
+        assert_close(out, q, k, v, dq=dq, dk=dk, dv=dv, dout=dout, causal=True)
+        with pytest.raises(AssertionError, match="out is wrong"):
+            assert_close(2 * out, q, k, v, causal=True)

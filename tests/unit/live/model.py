@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from accuracy.live.tensor_core import WAYS, rounded
+from accuracy.live.tensor_core import rounded
 from tests.slow.foreign.functions import eager
 
 TEXT = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_bytes()
@@ -44,7 +44,7 @@ def attend_leaking(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tup
 
 def cut_to_tf32(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The gradient is that of the tensors as they were."""
-    return tuple(x + (rounded(x, WAYS[1]) - x).detach() for x in tensors)
+    return tuple(x + (rounded(x, "tf32_cut") - x).detach() for x in tensors)
 
 
 def attend_in_tf32(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
