@@ -47,11 +47,6 @@ def bits(content: bytes, draw: random.Random) -> bytes:
     return bytes(changed)
 
 
-def some_bytes(content: bytes, draw: random.Random) -> bytes:
-    place, number = draw.randrange(len(content)), draw.choice([1, 4, 64])
-    return content[:place] + draw.randbytes(number) + content[place + number :]
-
-
 def _holders(node: Any, depth: int = 0) -> Iterator[tuple[int, Any, Any]]:
     """Of every value of a document: its depth, what holds it, and its key there."""
     for key in node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
@@ -61,8 +56,8 @@ def _holders(node: Any, depth: int = 0) -> Iterator[tuple[int, Any, Any]]:
 
 def shape(content: bytes, draw: random.Random) -> bytes:
     """One value of a JSON document, or of its last line, becomes something else, or its key goes."""
-    before, _, line = content.rstrip(b"\n").rpartition(b"\n") if not content.startswith(b"{\n") else (b"", b"", content)
-    node = json.loads(line)
+    begins = 0 if content.startswith(b"{\n") else content.rstrip(b"\n").rfind(b"\n") + 1
+    node = json.loads(content[begins:])
     found = list(_holders(node))
     depth = draw.choice(sorted({each[0] for each in found}))
     _, parent, key = draw.choice([each for each in found if each[0] == depth])
@@ -70,12 +65,12 @@ def shape(content: bytes, draw: random.Random) -> bytes:
         del parent[key]
     else:
         parent[key] = draw.choice(SHAPES)
-    return before + (b"\n" if before else b"") + json.dumps(node).encode() + b"\n"
+    return content[:begins] + json.dumps(node).encode() + b"\n"
 
 
 WAYS: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "cut": lambda content, draw: content[: draw.randrange(len(content))],
-    "bits": bits, "bytes": some_bytes,
+    "bits": bits,
     "other": lambda content, draw: draw.choice([*OTHERS, draw.randbytes(draw.randrange(200))]),
     "shape": shape,
 }  # fmt: skip
@@ -83,10 +78,8 @@ WAYS: dict[str, Callable[[bytes, random.Random], bytes]] = {
 
 def damage(path: Path, draw: random.Random) -> str:
     """The way that was drawn."""
-    names = (
-        [*WAYS, *["shape"] * 3] if path.suffix in (".json", ".jsonl") else [name for name in WAYS if name != "shape"]
-    )
-    way = draw.choice(names)
+    is_json = path.suffix in (".json", ".jsonl")
+    way = draw.choice([*WAYS, *["shape"] * 3] if is_json else [name for name in WAYS if name != "shape"])
     path.write_bytes(WAYS[way](path.read_bytes(), draw))
     return way
 

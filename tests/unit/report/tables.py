@@ -64,15 +64,6 @@ def no_number(rows: pd.DataFrame) -> pd.DataFrame:
     return bent(rows, wrong, nonfinite=7, error_rel=endless, x_floor=endless, x_single_device=endless)
 
 
-def many_variants(rows: pd.DataFrame, copies: int = 14) -> pd.DataFrame:
-    ring = rows[rows["variant"] == "ring"]
-    found = [rows]
-    for n in range(copies):
-        other = ring.assign(variant=f"v{n:03}", case_id=f"{n:03}" + ring["case_id"].str[3:])
-        found.append(times(other, other["rank"] > -2, 1 + n / copies / 10))
-    return pd.concat(found, ignore_index=True)
-
-
 def kernels(rows: pd.DataFrame) -> pd.DataFrame:
     other = rows.assign(kernel="fused", case_id="k" + rows["case_id"].str[1:])
     return pd.concat([rows, times(other, other["tensor"] == "dk", 2.0)], ignore_index=True)

@@ -17,7 +17,7 @@ from accuracy.results.claim import over_ranks
 from accuracy.results.derived import RATIOS, SUMMARIES, with_derived, without_derived
 from accuracy.results.run_table import read_baseline
 from tests.measuring import measure
-from tests.unit.report.synthetic import Shape, by_column, write_run
+from tests.unit.report.synthetic import Shape, write_run
 
 STABLE_COLUMNS = {
     "case_id", "experiment", "variant", "kernel", "inputs", "dtype", "world", "world_size", "seed", "mask", "batch",
@@ -36,7 +36,7 @@ def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
     values = [0.1, math.inf, 5e-324, -0.0, 2.0**-1074, 1e308]
     rows = [row("a", tensor="dq", error_max=value, seed=2**62, nonfinite=3) for value in values]
     positions = [{"case_id": "a", "tensor": "dq", "token_begin": 0, "token_end": 4, "rank": 1, "error_rms": 0.5}]
-    storage.write_case(tmp_path, "a", rows, {"positions": by_column(positions)})
+    storage.write_case(tmp_path, "a", rows, {"positions": positions})
     read = table.read_results(tmp_path)
     assert list(read.columns) == table.RESULTS_SCHEMA.names
     assert {*read.columns} >= STABLE_COLUMNS
