@@ -171,16 +171,6 @@ def test_parts_of_ones_own_run_from_the_command_line(folder: Path, accuracy: Com
     assert str(folder.parent) not in " ".join(map(str, results.to_numpy().ravel()))
 
 
-def test_a_part_of_ones_own_is_not_measured_under_another_s_name(folder: Path, accuracy: CommandLine) -> None:
-    """A YAML copied from ring.yaml would measure under ring's name."""
-    for package in ("# @package variant.ring\n", ""):
-        yaml = f"{package}forward: mine\nbackward: mine\nsharding: contiguous\n"
-        (folder / "variant" / "mine.yaml").write_text(yaml)
-        answer = accuracy("--config-dir=parts", *TINY, "variant=[ring,mine]", "world_size=1")
-        assert (answer.status, answer.err.count("\n")) == (2, 1)
-        assert "mine.yaml: its first line must be '# @package variant.mine'" in answer.err
-
-
 def test_the_contracts_hold_parts_of_ones_own(folder: Path) -> None:
     planting.last(folder, "mine_forgetful", "backward", "dk.zero_()")
     verdicts = []

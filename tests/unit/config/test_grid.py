@@ -18,7 +18,7 @@ from accuracy.inputs import drawing
 from accuracy.measurement.memory import bytes_needed
 from accuracy.measurement.observe import shared
 from accuracy.runtime.rounding import round_to
-from tests.measuring import case_of, composed, configuration, refused
+from tests.measuring import case_of, composed, configuration
 
 SMALL = ("problem.seqlen=64", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=8")
 
@@ -89,19 +89,6 @@ def test_unsupported_cases_stay_in_the_plan_with_their_reason() -> None:
         (unsupported,) = (each for each in plans if each.unsupported)
         assert len(plans) == cases
         assert reason in str(unsupported.unsupported)
-
-
-def test_a_value_that_nothing_can_use_stops_the_run() -> None:
-    for words, told in (
-        (["variant=[ring,single_device]", "world_size=[2,4]"], "variant=single_device: single_device runs on one"),
-        (["kernel=[torch_flash,flash_attn]"], "kernel=flash_attn: kernel flash_attn needs a CUDA device"),
-        (["kernel=flash_attn", "unusable=record"], "kernel flash_attn needs a CUDA device"),
-        (
-            ["kernel=[flash_attn,torch_efficient]", "unusable=record"],
-            "kernel flash_attn needs a CUDA device",
-        ),
-    ):
-        assert told in refused(*SMALL, "device=cpu", *words)
 
 
 def test_a_value_that_nothing_can_use_is_recorded_where_that_is_asked_for() -> None:
