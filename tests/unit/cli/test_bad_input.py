@@ -27,7 +27,6 @@ MISTAKES = {  # words, and what the line must contain
     # types and ranges
     "world_size=[1,-2]": ("world_size=-2; allowed: greater than or equal to 1",),
     "threads=1000000": ("threads=1000000; allowed: 1 to 256", "only take memory"),
-    "dtype=null": ("dtype None is unknown; allowed: bfloat16",),
     "problem.documents=10+10": ("that sum to problem.seqlen=32, as 22+10, or null",),
     "name=a/b": ("name='a/b'; allowed: letters, digits, - and _",),
     "variant.ring=3": ("variant.ring lacks backward, forward, sharding; see configs/",),
@@ -70,7 +69,7 @@ MISTAKES = {  # words, and what the line must contain
     "variant=[llama3,ulysses] precision.merge=double": ("precision.merge changes nothing in llama3, ulysses; drop",),
     "variant=[ring,single_device] world_size=[2,4]": ("variant=single_device: single_device runs on one",),
     "kernel=[torch_flash,flash_attn] device=cpu": ("kernel=flash_attn: kernel flash_attn needs a CUDA device",),
-    "kernel=[flash_attn,torch_efficient] device=cpu unusable=record": ("kernel flash_attn needs a CUDA device",),
+    "kernel=flash_attn device=cpu unusable=record": ("kernel flash_attn needs a CUDA device",),
     "kernel=torch_flash precision.partial=float32": ("torch_flash cannot return float32 partials for bfloat16",),
     "problem.seqlen=1073741824": ("GiB of cpu memory", "lower problem.seqlen"),
 }  # fmt: skip
