@@ -119,14 +119,13 @@ def test_a_folder_that_cannot_be_written_is_a_mistake_in_one_line(gate: Gate, tm
     assert (answer.status, answer.err.count("\n")) == (2, 1)
 
 
-def test_the_headline_names_the_seed_and_a_result_before_what_follows_from_it(
-    baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_headline_names_the_seed_and_a_result_before_what_follows_from_it(gate: Gate) -> None:
     def worse(variant: str, dtype: str, size: int, tensor: str, seed: int) -> float:
         return {"delta": 9.0, "dv": 3.0}.get(tensor, 1.0) if (variant, seed) == ("ring", 5) else 1.0
 
-    assert check.main([str(write_run(tmp_path, MadeUp(luck=1, worse=worse))), "--baseline", str(baseline)]) == 1
-    headline = capsys.readouterr().out.splitlines()[0]
+    answer = gate(MadeUp(luck=1, worse=worse))
+    assert answer.status == 1
+    headline = answer.out.splitlines()[0]
     assert "ring bfloat16 W=" in headline
     assert " dv, rank " in headline or " dv: " in headline
     assert "seed 5 is +" in headline

@@ -77,6 +77,7 @@ def test_of_verdicts_alike_the_furthest_leads_and_what_to_take_instead_is_not_fl
 
     found = answer(tmp_path / "excess", tables.FEW, both)
     assert found.title.startswith("zigzag: dk and dv")
+    assert [term.split(":")[0] for term in found.terms.split(" \u00b7 ")] == ["error", "single device", "lse", "delta"]
     assert found.tiles[0] == ("3.45\N{MULTIPLICATION SIGN}", "single device's error: dk of zigzag, bfloat16, 4 ranks")
     assert "Also flagged: ring." in found.advice
     assert "instead" not in found.advice
@@ -95,11 +96,6 @@ def test_a_user_s_function_is_called_by_what_the_command_line_knows_it_by(tmp_pa
     assert found.command == f"accuracy experiment=diagnose {command}"
     run = run_of(tmp_path / "made", shape(record={"experiment": "diagnose"}), wrong)
     assert answer_of(material_of(run)).command == ""  # it made the page
-
-
-def test_the_words_of_the_first_screen_are_defined(tmp_path: Path) -> None:
-    found = answer(tmp_path, shape(variants=("single_device", "ring", "llama3")), tables.excess)
-    assert [term.split(":")[0] for term in found.terms.split(" \u00b7 ")] == ["error", "single device", "lse", "delta"]
 
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from accuracy.cli.report import main; sys.exit(main())"
