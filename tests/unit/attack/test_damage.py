@@ -76,7 +76,6 @@ WAYS: dict[str, Callable[[bytes, random.Random], bytes]] = {
 
 
 def damage(path: Path, draw: random.Random) -> str:
-    """The way that was drawn."""
     is_json = path.suffix in (".json", ".jsonl")
     way = draw.choice([*WAYS, *["shape"] * 3] if is_json else [name for name in WAYS if name != "shape"])
     path.write_bytes(WAYS[way](path.read_bytes(), draw))
@@ -142,7 +141,6 @@ PAIRS = [(target, command) for target, commands in TARGETS.items() for command i
 
 @pytest.fixture(scope="module")
 def undamaged() -> dict[str, Any]:
-    """What every command makes of whole files, by its name."""
     return {}
 
 

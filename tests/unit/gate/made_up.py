@@ -68,7 +68,6 @@ def write_run(folder: Path, made: MadeUp = MadeUp()) -> Path:
 
 
 def write_baseline(folder: Path, made: MadeUp = MadeUp()) -> Path:
-    """A published folder with its sums."""
     folder.mkdir(parents=True, exist_ok=True)
     _, rows, about = _made(made)
     pq.write_table(rows, folder / "results.parquet")
@@ -121,7 +120,6 @@ def _rows(made: MadeUp, about: Row) -> Iterator[Row]:
 
 
 def with_error(row: Row, error: float, single_device: float) -> Row:
-    """The row with another error and its ratios to match."""
     ratios = {"x_single_device": error / single_device, "x_floor": error / row["floor_rel"]}
     return {**row, "error_rel": error, "single_device_rel": single_device, **ratios}
 

@@ -45,7 +45,6 @@ def external_loads(page: str) -> list[str]:
 
 
 def repeated_identifiers(page: str) -> set[str]:
-    """Ids that occur more than once."""
     names = [e.attributes["id"] for e in elements(page) if e.attributes.get("id")]
     return {str(name) for name in names if names.count(name) > 1}
 

@@ -154,7 +154,6 @@ def write_large_run(folder: Path, shape: Shape = LARGE, rows: int = 50_000) -> P
 
 
 def record(cases: Sequence[str]) -> dict[str, Any]:
-    """run.json of a finished run."""
     return {
         "schema_version": table.SCHEMA_VERSION, "experiment": "adhoc", "command": "accuracy variant=[ring,zigzag]",
         "argv": ["accuracy", "variant=[ring,zigzag]"],

@@ -26,7 +26,6 @@ def bent(rows: pd.DataFrame, where: "pd.Series[bool]", **values: Any) -> pd.Data
 
 
 def times(rows: pd.DataFrame, where: "pd.Series[bool]", factor: float) -> pd.DataFrame:
-    """The same rows, with so many times the error where it is wanted."""
     names = ("error_rel", "error_max", "error_mean", "error_rms", "x_floor", "x_single_device")
     return bent(rows, where, **{name: rows[name] * factor for name in names})
 
@@ -59,7 +58,6 @@ def excess(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def no_number(rows: pd.DataFrame) -> pd.DataFrame:
-    """No tensor of any variant but single device is finite."""
     endless = float("inf")
     wrong = rows["variant"] != "single_device"
     return bent(rows, wrong, nonfinite=7, error_rel=endless, x_floor=endless, x_single_device=endless)
@@ -71,7 +69,6 @@ def kernels(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def run_of(folder: Path, table: Shape, change: Change | None = None, positions: bool = False) -> Run:
-    """The run, its table changed."""
     write_run(folder, table, positions)
     if change:
         rows = change(pd.read_parquet(folder / "results"))

@@ -121,7 +121,6 @@ def test_a_folder_without_rows_is_an_empty_table_and_a_published_one_reads_the_s
         pd.testing.assert_frame_equal(table.read_results(tmp_path / "published"), results)
 
 
-INFINITE = float("inf")
 PUBLISHED = sorted(path.parent for path in (PACKAGE.parent / "reports").glob("*/*/results.parquet"))
 KEYS = ["case_id", "tensor", "rank"]
 SMALL = Shape(("single_device", "ring", "zigzag"), ("bfloat16", "float64"), (1, 2, 4), (0,))
@@ -133,9 +132,9 @@ def full(tmp_path: Path) -> pd.DataFrame:
     results = table.read_results(write_run(tmp_path / "run", SMALL))
     results["single_device_bias"] = results["error_rms"] * np.random.default_rng(0).normal(size=len(results))
     awkward = results.index[results["tensor"].notna()][-4:]
-    results.loc[awkward, "error_rel"] = [0.0, INFINITE, 1.0, 1.0]
-    results.loc[awkward, "floor_rel"] = [0.0, INFINITE, 0.0, 3.0]
-    results.loc[awkward, "x_floor"] = [1.0, 1.0, INFINITE, 0.5]
+    results.loc[awkward, "error_rel"] = [0.0, math.inf, 1.0, 1.0]
+    results.loc[awkward, "floor_rel"] = [0.0, math.inf, 0.0, 3.0]
+    results.loc[awkward, "x_floor"] = [1.0, 1.0, math.inf, 0.5]
     ratios = results["error_rel"] / results["single_device_rel"]
     return results.assign(x_single_device=results["x_single_device"].mask(results.index.isin(awkward), ratios))
 

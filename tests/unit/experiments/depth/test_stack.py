@@ -114,10 +114,7 @@ def test_the_gradients_are_those_of_torch_s_autograd_through_the_whole_stack(wor
             assert (found[place, f"d_{name}"] - expected).norm() <= SUMS * expected.norm()
 
 
-WORDS = (
-    "experiment=stack", "problem.seqlen=16", "problem.heads=2", "problem.heads_kv=1", "problem.head_dim=4",
-    "device=cpu", "stack.layers=2", "stack.width=8", "stack.vocabulary=16", "variant=ring", "world_size=[2,4]",
-)  # fmt: skip
+WORDS = (*SMALL, "variant=ring", "world_size=[2,4]", "unusable=stop")
 MISTAKES = (
     ("+stack.depth=3", "stack key 'depth' is unknown; allowed: "),
     ("stack.weights=trained", "trained in another shape; use stack.width=64, "),
