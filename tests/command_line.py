@@ -72,9 +72,10 @@ def line_of(capsys: pytest.CaptureFixture[str], name: str) -> str:
     return printed.err
 
 
-def assert_one_line(answer: Answer, *told: str) -> None:
+def assert_one_line(answer: Answer, *told: str, name: str = "accuracy") -> None:
     assert (answer.status, answer.out) == (USAGE_ERROR, "")
-    assert answer.err.startswith("accuracy: ")
+    assert answer.err.startswith(f"{name}: ")
     assert answer.err.find("\n") == len(answer.err) - 1, answer.err
+    assert answer.err[:-1].isprintable()
     for fragment in told:
         assert fragment in answer.err

@@ -21,7 +21,6 @@ from accuracy.cli import accept, check, publish, report
 from accuracy.measurement import provenance
 from accuracy.report import build
 from accuracy.results import storage
-from accuracy.results.run_table import read_baseline
 from tests.measuring import numbers
 from tests.sampling import seeds
 from tests.unit.gate import made_up
@@ -47,11 +46,6 @@ def bits(content: bytes, draw: random.Random) -> bytes:
     return bytes(changed)
 
 
-def some_bytes(content: bytes, draw: random.Random) -> bytes:
-    place, number = draw.randrange(len(content)), draw.choice([1, 4, 64])
-    return content[:place] + draw.randbytes(number) + content[place + number :]
-
-
 def _holders(node: Any, depth: int = 0) -> Iterator[tuple[int, Any, Any]]:
     """Of every value of a document: its depth, what holds it, and its key there."""
     for key in node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
@@ -61,8 +55,8 @@ def _holders(node: Any, depth: int = 0) -> Iterator[tuple[int, Any, Any]]:
 
 def shape(content: bytes, draw: random.Random) -> bytes:
     """One value of a JSON document, or of its last line, becomes something else, or its key goes."""
-    before, _, line = content.rstrip(b"\n").rpartition(b"\n") if not content.startswith(b"{\n") else (b"", b"", content)
-    node = json.loads(line)
+    begins = 0 if content.startswith(b"{\n") else content.rstrip(b"\n").rfind(b"\n") + 1
+    node = json.loads(content[begins:])
     found = list(_holders(node))
     depth = draw.choice(sorted({each[0] for each in found}))
     _, parent, key = draw.choice([each for each in found if each[0] == depth])
@@ -70,23 +64,20 @@ def shape(content: bytes, draw: random.Random) -> bytes:
         del parent[key]
     else:
         parent[key] = draw.choice(SHAPES)
-    return before + (b"\n" if before else b"") + json.dumps(node).encode() + b"\n"
+    return content[:begins] + json.dumps(node).encode() + b"\n"
 
 
 WAYS: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "cut": lambda content, draw: content[: draw.randrange(len(content))],
-    "bits": bits, "bytes": some_bytes,
+    "bits": bits,
     "other": lambda content, draw: draw.choice([*OTHERS, draw.randbytes(draw.randrange(200))]),
     "shape": shape,
 }  # fmt: skip
 
 
 def damage(path: Path, draw: random.Random) -> str:
-    """The way that was drawn."""
-    names = (
-        [*WAYS, *["shape"] * 3] if path.suffix in (".json", ".jsonl") else [name for name in WAYS if name != "shape"]
-    )
-    way = draw.choice(names)
+    is_json = path.suffix in (".json", ".jsonl")
+    way = draw.choice([*WAYS, *["shape"] * 3] if is_json else [name for name in WAYS if name != "shape"])
     path.write_bytes(WAYS[way](path.read_bytes(), draw))
     return way
 
@@ -150,7 +141,6 @@ PAIRS = [(target, command) for target, commands in TARGETS.items() for command i
 
 @pytest.fixture(scope="module")
 def undamaged() -> dict[str, Any]:
-    """What every command makes of whole files, by its name."""
     return {}
 
 
@@ -228,50 +218,39 @@ def _silently(command: Callable[[], object], below: tuple[str, ...], at: int | N
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+    """What a reader sees: no name begins with a dot."""
+    found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in found.items() if "/." not in f"/{name}"}
 
 
-@pytest.mark.stress(1)
+@pytest.mark.stress(3, "name")
 @pytest.mark.parametrize("seed", range(25))
-def test_a_killed_report_leaves_the_old_page_or_the_new_one(seed: int, tmp_path: Path) -> None:
-    page = made_up.write_run(tmp_path / RUN, SMALL) / "report.html"
-    assert report.main([str(page.parent)]) == 0
-    new = page.read_bytes()
-    page.write_bytes(b"old")
-    killed(lambda: report.main([str(page.parent)]), tmp_path, random.Random(f"report {seed}"))
-    assert page.read_bytes() in (b"old", new)
-    assert report.main([str(page.parent)]) == 0
-    assert page.read_bytes() == new
-
-
-@pytest.mark.stress(1)
-@pytest.mark.parametrize("seed", range(25))
-def test_a_killed_check_or_accept_leaves_whole_files_and_says_the_same_again(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["check", "accept", "report of the run"])
+def test_a_killed_command_leaves_whole_files_and_repeated_ends_as_an_undisturbed_one(
+    name: str, seed: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "write_report", lambda folder: None)
-    made_up.write_run(tmp_path / RUN, SMALL)
-    accepted(tmp_path, "first")
-
-    def said() -> tuple[object, str]:
-        capsys.readouterr()
-        return checked(tmp_path), capsys.readouterr().out
-
-    first, made, before = said(), files(tmp_path / "out"), files(tmp_path / BASELINE)
-    shutil.rmtree(tmp_path / "out")
-    killed(lambda: checked(tmp_path), tmp_path, random.Random(f"check {seed}"))
-    left = files(tmp_path / "out") if (tmp_path / "out").exists() else {}
-    assert all(made[name] == content for name, content in left.items() if not name.startswith("."))
-    assert said() == first
-    assert made.items() <= files(tmp_path / "out").items()
-    assert files(tmp_path / BASELINE) == before
-
-    rows = read_baseline(tmp_path / BASELINE).results
-    killed(lambda: accepted(tmp_path, "again"), tmp_path, random.Random(f"accept {seed}"))
-    reasons = [json.loads(line)["reason"] for line in (tmp_path / BASELINE / "history.jsonl").read_text().splitlines()]
-    assert reasons == ["first", "again"] or files(tmp_path / BASELINE) == before
-    pd.testing.assert_frame_equal(read_baseline(tmp_path / BASELINE).results, rows)
-    assert accepted(tmp_path, "after it") == 0
-    lines = (tmp_path / BASELINE / "history.jsonl").read_text().splitlines()
-    assert [json.loads(line)["reason"] for line in lines] == [*reasons, "after it"]
-    assert [path.name for path in (tmp_path / BASELINE).parent.iterdir()] == [BASELINE.name]
+    """A baseline is the old one or the new one, all of it; every other file for itself."""
+    if name != "report of the run":
+        monkeypatch.setattr(build, "write_report", lambda folder: None)
+    command, _ = COMMANDS[name]
+    folder, before = tmp_path / "folder", files(whole)
+    status = command(shutil.copytree(whole, folder))
+    after = files(folder)
+    assert after != before
+    shutil.rmtree(folder)
+    shutil.copytree(whole, folder)
+    killed(lambda: command(folder), folder, random.Random(f"{name} {seed}"))
+    left = files(folder)
+    assert before.keys() <= left.keys()
+    assert [path for path in left if left[path] not in (before.get(path), after.get(path))] == []
+    baselines = [{path: each[path] for path in each if path.startswith("reports")} for each in (before, after, left)]
+    assert baselines[2] in baselines[:2]
+    assert command(folder) == status
+    again = files(folder)
+    if name == "accept":  # a line more where it was killed after its end
+        reasons = [json.loads(line)["reason"] for line in again.pop(f"{BASELINE}/{accept.HISTORY}").splitlines()]
+        assert reasons == ["one", "two", "three", *["three"] * (baselines[2] == baselines[1])]
+        after = {path: after[path] for path in again}
+        assert [path.name for path in (folder / BASELINE).parent.iterdir()] == [BASELINE.name]
+        again.pop(f"{BASELINE}/log.md")
+    assert again.items() <= after.items()

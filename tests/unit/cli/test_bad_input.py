@@ -27,7 +27,6 @@ MISTAKES = {  # words, and what the line must contain
     # types and ranges
     "world_size=[1,-2]": ("world_size=-2; allowed: greater than or equal to 1",),
     "threads=1000000": ("threads=1000000; allowed: 1 to 256", "only take memory"),
-    "dtype=null": ("dtype None is unknown; allowed: bfloat16",),
     "problem.documents=10+10": ("that sum to problem.seqlen=32, as 22+10, or null",),
     "name=a/b": ("name='a/b'; allowed: letters, digits, - and _",),
     "variant.ring=3": ("variant.ring lacks backward, forward, sharding; see configs/",),
@@ -35,6 +34,7 @@ MISTAKES = {  # words, and what the line must contain
     "path_a=[]": ("[] holds none; give one value or a list of values",),
     "variant=callable variant.fn=[{a:1}]": ("allowed: package.module.function, FILE.py:function",),
     "observers=[null]": ("observers=[null] is no list of names",),
+    "+observers.nope={}": ("'nope' is unknown; allowed: conditions, explain",),
     "variant=[]": ("configuration key 'variant' has no value; give one",),
     "kernel=null": ("must be a string or a list", "--help"),
     # a sweep's second job
@@ -45,7 +45,6 @@ MISTAKES = {  # words, and what the line must contain
     "+variant=zigzag": ("+variant=zigzag is a second choice of variant; write variant=zigzag",),
     "seed=${nope}": ("'nope' not found",),
     # what does not go together
-    "reference.method=fused": ("reference.method=fused: its kernels need a CUDA device; use reference.m",),
     "world=processes world_size=4096 problem.seqlen=8192": ("world=processes has 64 ranks here", "not 4096"),
     "world=processes world.processes.sums=tree world.processes.share_gpu=false": ("sums=tree, but share_gpu=false",),
     "workers=2 world=processes": ("workers=2, but world=processes takes the GPUs for the ranks", "use workers=auto"),
@@ -68,6 +67,9 @@ MISTAKES = {  # words, and what the line must contain
     "variant=zigzag world_size=2 variant.zigzag.sharding=20+12": ("sharding=20+12, but schedule zigzag is made for",),
     "problem.heads_kv=3": ("problem.heads_kv=3 does not divide problem.heads=2; allowed: 1, 2",),
     "variant=[llama3,ulysses] precision.merge=double": ("precision.merge changes nothing in llama3, ulysses; drop",),
+    "variant=[ring,single_device] world_size=[2,4]": ("variant=single_device: single_device runs on one",),
+    "kernel=[torch_flash,flash_attn] device=cpu": ("kernel=flash_attn: kernel flash_attn needs a CUDA device",),
+    "kernel=flash_attn device=cpu unusable=record": ("kernel flash_attn needs a CUDA device",),
     "kernel=torch_flash precision.partial=float32": ("torch_flash cannot return float32 partials for bfloat16",),
     "problem.seqlen=1073741824": ("GiB of cpu memory", "lower problem.seqlen"),
 }  # fmt: skip
@@ -80,19 +82,6 @@ def test_a_mistake_is_told_in_one_line(accuracy: CommandLine, words: str) -> Non
     assert_one_line(accuracy(*TINY, *device_word, *words.split()), *MISTAKES[words])
     written = [path.name for path in accuracy.folder.rglob("*") if path.is_file()]
     assert written == (["multirun.yaml"] if words.startswith("-m ") else [])  # Hydra's note of a sweep
-
-
-def test_a_command_s_empty_folder_is_told_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, option in (("judge", "--to"), ("reduce", "--to"), ("accept", "--to"), ("check", "--out")):
-        for text in ("", " ", "a\x1b[31m"):
-            with pytest.raises(SystemExit) as ended:
-                MAINS[f"accuracy {name}"](["run", option, text])
-            line_of(capsys, f"accuracy {name}")
-            assert ended.value.code == USAGE_ERROR
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_or_device_that_cannot_be_used_is_told_before_anything_is_measured(
@@ -127,32 +116,25 @@ def test_a_fault_of_ours_has_a_status_and_a_file_of_its_own(
     assert "in broken" in file.read_text()
 
 
-@pytest.mark.parametrize("name", MAINS)
-@pytest.mark.parametrize("words", [["--nope"], ["--rows", "-5"], ["--processes=0", "--to"], ["\x1b[31m", "a", "--x"]])
-def test_wrong_words_of_any_command_are_told_in_one_line(
-    name: str, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        MAINS[name](words)
-    assert stopped.value.code == USAGE_ERROR
-    assert line_of(capsys, name).endswith(f"({name} --help says what is allowed)\n")
-
-
+WRONG = [["--nope"], ["--rows", "-5"], ["--processes=0", "--to"], ["\x1b[31m", "a", "--x"]]
 PLACES = ["", "nowhere", "/dev/null", "/dev/null/x", "\x1b[31m", "a\nb", "x" * 300, "x\x00y", "q_shape=9e9", "[", "="]
+OPTIONS = {"accuracy judge": "--to", "accuracy reduce": "--to", "accuracy accept": "--to", "accuracy check": "--out"}
 
 
 @pytest.mark.parametrize("name", MAINS)
-def test_a_place_that_is_none_is_told_in_one_line(
+def test_wrong_words_of_any_command_and_a_place_that_is_none_are_told_in_one_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for place in PLACES:
+    folders = [["run", OPTIONS[name], text] for text in ("", " ", "a\x1b[31m") if name in OPTIONS]
+    for words in (*WRONG, *folders, *([place] for place in PLACES)):
         try:
-            status = MAINS[name]([place])
+            status = MAINS[name](words)
         except SystemExit as stopped:
             status = stopped.code
-        assert status == USAGE_ERROR, place
-        line_of(capsys, name)
+        assert status == USAGE_ERROR, words
+        line = line_of(capsys, name)
+        assert words not in WRONG or line.endswith(f"({name} --help says what is allowed)\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -163,11 +145,15 @@ BROKEN = {  # code or yaml: what is told
     "x = 1": "lacks draw; see accuracy/inputs/distributions.py",
     "forward: [ring\n": "mine.yaml",
 }
+NAMELESS = "mine.yaml: its first line must be '# @package inputs.mine'"
 
 
 def test_broken_code_or_yaml_of_a_users_part_is_told(accuracy: CommandLine) -> None:
+    """A YAML copied from another's would measure under that name."""
     for number, (text, told) in enumerate(BROKEN.items()):
         code, config = ("", text) if "yaml" in told else (text, "{}\n")
         planting.part(accuracy.folder / f"parts{number}", "inputs", "mine", code, config)
-        answer = accuracy(f"--config-dir=parts{number}", *TINY, "inputs=mine")
-        assert_one_line(answer, "mine.", told)
+        assert_one_line(accuracy(f"--config-dir=parts{number}", *TINY, "inputs=mine"), "mine.", told)
+    for package in ("# @package inputs.gaussian\n", ""):
+        (accuracy.folder / "parts0/inputs/mine.yaml").write_text(f"{package}std: 1.0\n")
+        assert_one_line(accuracy("--config-dir=parts0", *TINY, "inputs=[gaussian,mine]"), NAMELESS)

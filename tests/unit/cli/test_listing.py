@@ -44,15 +44,12 @@ def test_a_users_folder_is_found_in_both_spellings_and_listed_beside_ours(tmp_pa
     assert section(text, "flavour") == {"sweet": "A group of my own"}
 
 
-def test_the_version_is_the_package_s_and_not_hydra_s(
+def test_the_help_lists_every_subcommand_and_each_has_a_help_of_its_own_and_the_version_is_the_package_s(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["accuracy", "--version"])
     run.main()
-    assert capsys.readouterr().out == f"accuracy {__version__}\n"
-
-
-def test_the_help_lists_every_subcommand_and_each_has_a_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert capsys.readouterr().out == f"accuracy {__version__}\n"  # not Hydra's
     files = {path.stem for path in (PACKAGE / "cli").glob("*.py") if "def main(arguments" in path.read_text()}
     assert set(listing.COMMANDS) == files
     for name in listing.COMMANDS:

@@ -46,45 +46,31 @@ def missing_here(group: str, name: str) -> str:
 
 TOGETHER = ("variant", "kernel", "inputs")  # many of a group are one composition
 APART = [each for each in CHOICES if each[0] not in TOGETHER or each[1] in CHOOSE_KERNELS or each in BESIDE]
+CHOSEN = [(group, sorted(config_names(group) - {name for kind, name in APART if kind == group})) for group in TOGETHER]
+CHOSEN += [(group, [name]) for group, name in APART]
 
 
-@pytest.mark.parametrize("group", TOGETHER)
-def test_choices_of_a_group_compose_beside_one_another_and_each_plans(group: str) -> None:
-    """Each keeps to its own key; what this device lacks says why."""
-    names = sorted(config_names(group) - {name for kind, name in APART if kind == group})
-    words = ("world_size=1", f"{group}=[{','.join(names)}]", "unusable=record")
-    words += ("dtype=float16",) if group == "kernel" else ()  # which every kernel knows on every device
-    assert sorted(composed(*words)[group]) == names
-    said: dict[str, list[str]] = {name: [] for name in names}
-    for each in plan(configuration(*words), free_bytes=None):
-        said[getattr(each.case, group).name].append(str(each.unsupported or ""))
-    for name, reasons in said.items():
-        missing = missing_here(group, name)
-        assert any(missing in reason if missing else reason == "" for reason in reasons), (name, reasons)
-
-
-@pytest.mark.parametrize(("group", "name"), APART)
-def test_every_choice_composes_and_plans(group: str, name: str) -> None:
-    """Alone in its group, everything else as by default; what this device lacks says why."""
-    words = ["world_size=1" if group != "experiment" else "seed=0", *BESIDE.get((group, name), ())]
-    words += ["dtype=float16"] if group == "kernel" else []
-    chosen = composed(f"{group}={name}", *words)
-    if group in ("variant", "kernel", "inputs", "world"):  # can be combined: each keeps to its own key
-        assert list(chosen[group]) == [name]
+@pytest.mark.parametrize(("group", "names"), CHOSEN, ids=lambda given: given if isinstance(given, str) else given[-1])
+def test_every_choice_composes_and_plans(group: str, names: list[str]) -> None:
+    """Everything else as by default. Each keeps to its own key; what this device lacks says why."""
+    words = ["seed=0" if group == "experiment" else "world_size=1", *BESIDE.get((group, names[0]), ())]
+    words += ["dtype=float16"] if group == "kernel" else []  # which every kernel knows on every device
+    words += [f"{group}=[{','.join(names)}]" if len(names) > 1 else f"{group}={names[0]}", "unusable=record"]
+    chosen = composed(*words)
+    if group in (*TOGETHER, "world"):  # can be combined
+        assert sorted(chosen[group]) == names
     if group == "experiment":
-        assert chosen["name"] == name
-    composition = configuration(f"{group}={name}", *words)
-    if missing := missing_here(group, name):
-        with pytest.raises(ConfigError, match=re.escape(missing)):
-            plan(composition, free_bytes=None)
-        return
+        assert chosen["name"] == names[0]
     try:
-        plans = plan(composition, free_bytes=None)
+        plans = plan(configuration(*words), free_bytes=None)
     except ConfigError as error:
         if "is not installed; pip install" not in str(error):
             raise
         pytest.skip(str(error))  # a package that an experiment asks for
-    assert any(each.unsupported is None for each in plans)
+    for name in names:
+        own = [each for each in plans if len(names) == 1 or getattr(each.case, group).name == name]
+        reasons, missing = [str(each.unsupported or "") for each in own], missing_here(group, name)
+        assert any(missing in reason if missing else reason == "" for reason in reasons), (name, reasons)
 
 
 def test_every_choice_has_its_code_and_all_code_is_a_choice() -> None:
@@ -169,16 +155,6 @@ def test_parts_of_ones_own_run_from_the_command_line(folder: Path, accuracy: Com
     assert set(results[results["variant"] == "mine"]["options"]) == {"flavour=sweet"}
     assert results["x_single_device"].notna().all()
     assert str(folder.parent) not in " ".join(map(str, results.to_numpy().ravel()))
-
-
-def test_a_part_of_ones_own_is_not_measured_under_another_s_name(folder: Path, accuracy: CommandLine) -> None:
-    """A YAML copied from ring.yaml would measure under ring's name."""
-    for package in ("# @package variant.ring\n", ""):
-        yaml = f"{package}forward: mine\nbackward: mine\nsharding: contiguous\n"
-        (folder / "variant" / "mine.yaml").write_text(yaml)
-        answer = accuracy("--config-dir=parts", *TINY, "variant=[ring,mine]", "world_size=1")
-        assert (answer.status, answer.err.count("\n")) == (2, 1)
-        assert "mine.yaml: its first line must be '# @package variant.mine'" in answer.err
 
 
 def test_the_contracts_hold_parts_of_ones_own(folder: Path) -> None:

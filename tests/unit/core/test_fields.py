@@ -63,7 +63,6 @@ BY_HAND: dict[str, Callable[[Case], Case]] = {  # what a command line chooses on
     "parts": lambda case: replace(case, kernel=replace(case.kernel, source="my.eager")),
     "policies": lambda case: replace(case, forward_precision=replace(case.forward_precision, merge="double")),
 }
-EVERY = [each.name for each in fields.FIELDS]
 IN_TABLES = [each.name for each in fields.FIELDS if each.role != fields.CONTENT]
 """Beside the digest; what else a case records is of the same numbers."""
 
@@ -75,12 +74,7 @@ def planned(*words: str) -> tuple[Case, ...]:
 
 def two(name: str) -> tuple[Case, ...]:
     cases = planned(*TWO.get(name, ()))
-    cases = (*cases, BY_HAND[name](cases[0])) if name in BY_HAND else cases
-    return cases
-
-
-def column(name: str) -> str:
-    return next(each.within or each.name for each in fields.FIELDS if each.name == name)
+    return (*cases, BY_HAND[name](cases[0])) if name in BY_HAND else cases
 
 
 @cache  # to be read only
@@ -100,7 +94,8 @@ def in_the_table(name: str) -> None:
     rows = rows_of(two(name))
     assert len(rows.drop_duplicates(list(fields.names()))) == 4
     first, second = (case.identity() for case in two(name))
-    assert {key for key in first if first[key] != second[key]} == {"case_id", column(name)}
+    column = next(each.within or each.name for each in fields.FIELDS if each.name == name)
+    assert {key for key in first if first[key] != second[key]} == {"case_id", column}
 
 
 def in_the_grid(name: str) -> None:
@@ -160,7 +155,7 @@ PLACES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [each.name for each in fields.FIELDS])
 def test_two_cases_that_differ_in_one_field_stay_two(name: str) -> None:
     """What else a case records, of the same numbers, is in the digest alone."""
     for place in PLACES if name in IN_TABLES else (in_the_digest,):

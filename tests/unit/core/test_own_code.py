@@ -29,7 +29,6 @@ FILES = {
 
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Their package, whose files lie in the current folder."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

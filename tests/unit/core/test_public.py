@@ -13,11 +13,9 @@ ROOT = PACKAGE.parent
 README = (ROOT / "README.md").read_text()
 BUILD = runpy.run_path(str(ROOT / "hatch_build.py"))
 EXAMPLE = "https://x.y/me/attention-accuracy"
-needs_reports = pytest.mark.skipif(not (ROOT / "reports").is_dir(), reason="a source distribution has no reports/")
 
 
 def links(markdown: str) -> list[str]:
-    """The targets of all links and pictures."""
     inside = [child for token in MarkdownIt("commonmark").parse(markdown) for child in token.children or []]
     found = [each.attrs.get("href") or each.attrs.get("src") for each in inside if each.type in ("link_open", "image")]
     return [str(each) for each in found]
@@ -30,7 +28,7 @@ def words(markdown: str) -> list[str]:
     return " ".join(said).split()
 
 
-@needs_reports
+@pytest.mark.skipif(not (ROOT / "reports").is_dir(), reason="a source distribution has no reports/")
 def test_every_link_of_the_readme_is_relative_or_another_s_and_leads_to_a_file_and_a_heading() -> None:
     found = [each for each in links(README) if not paths.is_absolute(each)]
     assert len(found) > 15

@@ -14,26 +14,15 @@ from experiments.published import TENSORS
 ROOT = Path(__file__).parents[3]
 REPORTS, LOG = ROOT / "reports", ROOT / "experiments" / "FINDINGS.md"
 RUN = "reports/bpt_backward/nvidia-h200"
-pytestmark = [
-    pytest.mark.xdist_group("leaderboard"),  # made once
-    pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/"),
-]
+pytestmark = pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The repository with a single published run, whose report is quick to write."""
-    root = tmp_path_factory.mktemp("checkout")
-    for name in ("experiments", "examples", "README.md", "configs/README.md", "accuracy/gate/README.md"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).symlink_to(ROOT / name)
-    (root / RUN).parent.mkdir(parents=True)
-    (root / RUN).symlink_to(ROOT / RUN)
-    return root
-
-
-def test_the_site_has_findings_and_every_local_link_leads_to_a_page(checkout: Path, tmp_path: Path) -> None:
-    source = tmp_path / "source"
+def test_the_site_has_findings_and_every_local_link_leads_to_a_page(tmp_path: Path) -> None:
+    """Of the repository with a single published run, whose report is quick to write."""
+    checkout, source = tmp_path / "checkout", tmp_path / "source"
+    for name in ("experiments", "examples", "README.md", "configs/README.md", "accuracy/gate/README.md", RUN):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).symlink_to(ROOT / name)
     build.write_pages(checkout, source, build.write_reports(checkout, source / "_whole"))
     index = (source / "index.md").read_text()
     findings = re.findall(r"^## (\d+)\. ", index, re.MULTILINE)
@@ -64,17 +53,6 @@ def test_a_link_of_the_finished_site_that_leads_nowhere_is_found(tmp_path: Path)
     assert dead(tmp_path) == ["reports/a b.html: a.html"]
 
 
-def test_sphinx_builds_the_site_without_a_warning_and_needs_a_run(
-    checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for package in ("sphinx", "myst_nb", "furo"):
-        pytest.importorskip(package)
-    assert build.main([str(checkout), str(tmp_path / "site")]) == 0
-    assert "bpt_ring_stale" in (tmp_path / "site" / "searchindex.js").read_text()
-    assert build.main([str(tmp_path), str(tmp_path / "none")]) == 2
-    assert "holds no EXPERIMENT/DEVICE/results.parquet" in capsys.readouterr().err
-
-
 def test_findings_are_numbered_dated_linked_and_those_of_the_readme() -> None:
     text = LOG.read_text()
     items = re.split(r"^(?=\d+\. )", text, flags=re.MULTILINE)[1:]
@@ -89,29 +67,18 @@ def test_findings_are_numbered_dated_linked_and_those_of_the_readme() -> None:
     assert published - {link.resolve().parent for link in links} == set()
 
 
-@pytest.fixture(scope="module")
-def found() -> pd.DataFrame:
+def test_a_number_is_the_worst_rank_s_error_over_single_device_s_and_the_page_shows_one_problem_first() -> None:
+    """The mean over seeds; every other problem is hidden, and names are escaped."""
     folder = published(REPORTS)
     assert folder
-    return board(folder)
-
-
-def test_a_number_is_the_worst_rank_s_error_over_single_device_s_mean_over_seeds(found: pd.DataFrame) -> None:
-    folder = published(REPORTS)
-    assert folder
-    rows = read_folder(folder).results.query("variant == 'transformer_engine_p2p' and mask == 'causal'")
-    rows = rows.query("world_size == 8 and heads_kv == 8 and dtype == 'bfloat16' and tensor == 'dk'")
+    found = board(folder)
+    one = "variant == 'transformer_engine_p2p' and world_size == 8 and heads_kv == 8 and dtype == 'bfloat16'"
+    rows = read_folder(folder).results.query(f"{one} and mask == 'causal' and tensor == 'dk'")
     times = rows["error_rel"] / rows["single_device_rel"]
-    of_ranks, whole = rows["rank"] >= 0, rows["rank"] < 0
-    (row,) = found.query("variant == 'transformer_engine_p2p' and world_size == 8 and heads_kv == 8").query(
-        "dtype == 'bfloat16'"
-    ).to_dict("records")  # fmt: skip
-    assert row["dk"] == pytest.approx(times[of_ranks].groupby(rows["seed"]).max().mean())
-    assert row["all_dk"] == pytest.approx(times[whole].mean())
+    (row,) = found.query(one).to_dict("records")
+    assert row["dk"] == pytest.approx(times[rows["rank"] >= 0].groupby(rows["seed"]).max().mean())
+    assert row["all_dk"] == pytest.approx(times[rows["rank"] < 0].mean())
     assert row["worst"] == max(row[name] for name in TENSORS)
-
-
-def test_the_page_shows_one_problem_first_and_has_every_other_and_escapes_names(found: pd.DataFrame) -> None:
     page = to_html(found, "x/y/report.html")
     chosen = found[(found[[*SHOWN]] == pd.Series(SHOWN)).all(axis=1)]
     assert len(re.findall(r'<tr data-of="[^"]*">', page)) == len(chosen) > 10

@@ -23,7 +23,6 @@ TABLES = runpy.run_path(str(EXPERIMENTS / "training_effect/tables.py"))
 TINY = script.Size("cpu", "eager", 1, 64, 2, 16, 6, 1, 3e-3)
 P2P, ONE, AGAIN, PLANTED = "transformer_engine_p2p", "one device", "again", "gradient times 1.05"
 RESULTS = ("out", "dq", "dk", "dv")
-needs_package = pytest.mark.skipif(missing(P2P) is not None, reason=str(missing(P2P)))
 
 
 class _Scaled(torch.autograd.Function):
@@ -36,9 +35,8 @@ class _Scaled(torch.autograd.Function):
         return 1.05 * gradient
 
 
-@pytest.fixture(scope="module")
-def trained() -> pd.DataFrame:
-    """By seed: one device, one device again, and one device whose attention gives 1.05 times its gradients."""
+def test_a_planted_factor_of_attention_s_gradients_is_found_and_nothing_else() -> None:
+    """One device, one device again, and one device whose attention gives 1.05 times its gradients."""
     attention_of = script.attention_of
 
     def planted(size: script.Size, way: str) -> Attention:
@@ -54,18 +52,11 @@ def trained() -> pd.DataFrame:
         patch.setattr(script, "WAYS", {ONE: script.WAYS[ONE]})
         patch.setattr(script, "attention_of", planted)
         rows = [row for seed in range(3) for way in (ONE, AGAIN, PLANTED) for row in script.trained("tiny", seed, way)]
-    found: pd.DataFrame = TABLES["_by_seed"](pd.DataFrame(rows, columns=script.COLUMNS))
-    return found
-
-
-def test_a_planted_factor_of_attention_s_gradients_is_found_and_nothing_else(trained: pd.DataFrame) -> None:
-    found, none = (TABLES["_difference"](trained, "gradient norm", way, ONE) for way in (PLANTED, AGAIN))
+    by_seed = TABLES["_by_seed"](pd.DataFrame(rows, columns=script.COLUMNS))
+    found, none = (TABLES["_difference"](by_seed, "gradient norm", way, ONE) for way in (PLANTED, AGAIN))
     assert found["mean"] > found["least"] > 0.0
     assert none["mean"] == none["least"] == 0.0
-
-
-def test_one_device_s_gradient_error_is_rounding_s(trained: pd.DataFrame) -> None:
-    assert trained.loc[("gradient error", ONE)].between(2**-12, 2**-5).all()
+    assert by_seed.loc[("gradient error", ONE)].between(2**-12, 2**-5).all()  # rounding's
 
 
 def watched_steps(size: script.Size, way: str, steps: int) -> list[dict[str, Tensor]]:
@@ -115,7 +106,7 @@ def differing(
     return found
 
 
-@needs_package
+@pytest.mark.skipif(missing(P2P) is not None, reason=str(missing(P2P)))
 def test_three_steps_of_training_have_transformer_engine_s_bits(pool: RealRanks, tmp_path: Path) -> None:
     """On four ranks over gloo, where its merge runs as written; another merge shows."""
     size, written = TINY._replace(layers=2), ("world_size=4", "precision.merge=rescaled_twice")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from accuracy.results import completeness, storage, table
@@ -55,11 +56,9 @@ def write_run(folder: Path, made: MadeUp = MadeUp()) -> Path:
     shutil.rmtree(folder / "results", ignore_errors=True)
     (folder / "results").mkdir(parents=True)
     cases, rows, about = _made(made)
-    first = 0
-    for count in rows["case_id"].value_counts().to_pylist():  # in the order in which they come
-        path = folder / "results" / f"{count['values']}.parquet"
-        pq.write_table(rows.slice(first, count["counts"]), path, use_dictionary=False, write_statistics=False)
-        first += count["counts"]
+    for case_id in rows["case_id"].unique().to_pylist():
+        path = folder / "results" / f"{case_id}.parquet"
+        pq.write_table(rows.filter(pc.field("case_id") == case_id), path, use_dictionary=False, write_statistics=False)
     promises = {case["case_id"]: Promise(case["seed"], case["world_size"], case["code"]) for case, _ in cases}
     plan = completeness.new_plan(promises, about["fingerprint"]["device"])
     if about["ended"]:
@@ -69,7 +68,6 @@ def write_run(folder: Path, made: MadeUp = MadeUp()) -> Path:
 
 
 def write_baseline(folder: Path, made: MadeUp = MadeUp()) -> Path:
-    """A published folder with its sums."""
     folder.mkdir(parents=True, exist_ok=True)
     _, rows, about = _made(made)
     pq.write_table(rows, folder / "results.parquet")
@@ -79,7 +77,6 @@ def write_baseline(folder: Path, made: MadeUp = MadeUp()) -> Path:
 
 
 def _made(made: MadeUp) -> tuple[Cases, pa.Table, Row]:
-    """The cases, the table, and the record without a plan."""
     cases = [(about, list(_rows(made, about))) for about in _cases(made)]
     rows = [row for about, each in cases for row in made.change(about, each) or []]
     frame = pd.DataFrame(rows).reindex(columns=table.RESULTS_SCHEMA.names)
@@ -123,11 +120,9 @@ def _rows(made: MadeUp, about: Row) -> Iterator[Row]:
 
 
 def with_error(row: Row, error: float, single_device: float) -> Row:
-    """The row with another error and its ratios to match."""
     ratios = {"x_single_device": error / single_device, "x_floor": error / row["floor_rel"]}
     return {**row, "error_rel": error, "single_device_rel": single_device, **ratios}
 
 
-def without_numbers(about: Row, status: str, reason: str) -> list[Row]:
-    """The row of a case that failed or was unsupported."""
-    return [{**about, "status": status, "reason": reason}]
+def not_finite(row: Row) -> Row:
+    return {**row, "error_rel": math.inf, "error_max": math.inf, "nonfinite": 5}

@@ -1,5 +1,4 @@
 import json
-import math
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -7,11 +6,11 @@ from typing import Any
 import pytest
 
 from accuracy.cli import check
-from accuracy.results import storage, table
+from accuracy.results import storage
 from accuracy.results.run_table import read_baseline
 from tests.command_line import line_of
 from tests.unit.attack.edits import on_rows
-from tests.unit.gate.made_up import MadeUp, case_id, with_error, without_numbers, write_run
+from tests.unit.gate.made_up import MadeUp, case_id, not_finite, with_error, write_run
 
 SMALL = MadeUp(variants=("single_device", "ring"), sizes=(2, 4), seeds=(0, 1))
 TARGET = Path("reports/made_up/some-gpu")
@@ -51,14 +50,6 @@ def lost(about, rows):
     return None if about["case_id"] == case_id("ring", "bfloat16", 2, 1) else rows
 
 
-def dead_rank(about, rows):
-    return without_numbers(about, table.FAILED, "rank 1 died") if about["world_size"] == 2 else rows
-
-
-def not_finite(about, rows):
-    return [{**row, "error_rel": math.inf, "nonfinite": 1} for row in rows]
-
-
 def the_same_in_every_dtype(about, rows):
     same = [{**with_error(row, 0.3, row["single_device_rel"]), "error_max": 0.3, "error_rms": 0.3} for row in rows]
     return same if about["variant"] == "ring" else rows
@@ -66,8 +57,8 @@ def the_same_in_every_dtype(about, rows):
 
 def test_what_is_no_baseline_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for change, text in (
-        (lost, "is missing (planned, and not in the table)"), (dead_rank, "is broken (rank 1 died)"),
-        (not_finite, "no baseline is made of that"), (the_same_in_every_dtype, "is logic ("),
+        (lost, "is missing (planned, and not in the table)"), (the_same_in_every_dtype, "is logic ("),
+        (lambda about, rows: [not_finite(row) for row in rows], "no baseline is made of that"),
     ):  # fmt: skip
         assert accept(SMALL.but(dtypes=("bfloat16", "float16"), change=change)) == 2
         assert (text in line_of(capsys, "accuracy accept"), TARGET.exists()) == (True, False)
@@ -90,15 +81,14 @@ def test_a_table_that_was_changed_and_one_seed_are_no_baseline_and_it_is_said_wh
     assert "8 fresh seeds surely catch a rise of 10% in 18 cells" in capsys.readouterr().out
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def test_a_baseline_is_replaced_as_a_whole_and_with_a_reason_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def contents() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in TARGET.iterdir()}
+
     assert accept(SMALL) == 0
-    before = contents(TARGET)
+    before = contents()
     for reason in ("", " \n "):
         assert accept(SMALL, reason) == 2
         assert "made_up/some-gpu is a baseline already; say with --reason" in capsys.readouterr().err
@@ -111,6 +101,6 @@ def test_a_baseline_is_replaced_as_a_whole_and_with_a_reason_only(
             patch.setattr(module, name, stopped)
             with pytest.raises(KeyboardInterrupt):
                 check.main(["accept", "run", "--reason", "again"])
-        assert contents(TARGET) == before, name
+        assert contents() == before, name
         assert [path.name for path in TARGET.parent.iterdir()] == [TARGET.name]
     assert len(read_baseline(TARGET).results) > 0

@@ -1,6 +1,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from accuracy.gate import decision
 from accuracy.results import run_table, storage, table
-from tests.command_line import Answer
+from tests.command_line import assert_one_line
 from tests.unit.conftest import Gate
 from tests.unit.gate.made_up import MadeUp, write_baseline
 
@@ -88,12 +89,7 @@ TABLES: tuple[tuple[Change, str], ...] = (
 )
 
 
-def refused(answer: Answer) -> str:
-    """Exit status 2 and one line."""
-    assert (answer.status, answer.out, answer.err.count("\n")) == (2, "", 1), answer
-    assert answer.err.startswith("accuracy check: ")
-    assert answer.err[:-1].isprintable()
-    return answer.err
+refused = partial(assert_one_line, name="accuracy check")
 
 
 def test_a_hostile_file_whose_sum_fits_is_refused_for_what_it_says(
@@ -105,10 +101,10 @@ def test_a_hostile_file_whose_sum_fits_is_refused_for_what_it_says(
         for change, text in changes:
             (folder / name).write_bytes(change(content))
             storage.write_sums(folder)  # as somebody who means harm would
-            assert text in refused(gate(run, against=folder))
+            refused(gate(run, against=folder), text)
         (folder / name).write_bytes(content)
     monkeypatch.setattr(run_table, "MOST_JSON_BYTES", 100)
-    assert "allowed: 100" in refused(gate(run, against=good))  # too large: unread
+    refused(gate(run, against=good), "allowed: 100")  # too large: unread
 
 
 def test_a_file_less_is_refused_and_positions_are_signed(gate: Gate, good: Path, run: Path, tmp_path: Path) -> None:
@@ -116,22 +112,21 @@ def test_a_file_less_is_refused_and_positions_are_signed(gate: Gate, good: Path,
     for name in ("SHA256SUMS", "run.json", "results.parquet"):
         content = (copy / name).read_bytes()
         (copy / name).unlink()
-        assert name in refused(gate(run, against=copy))
+        refused(gate(run, against=copy), name)
         (copy / name).write_bytes(content)
     positions = copy / storage.POSITIONS
     positions.write_bytes(b"drawn")
-    assert storage.SUMS in refused(gate(run, against=copy))  # its SHA256SUMS has no line of them
+    refused(gate(run, against=copy), storage.SUMS)  # its SHA256SUMS has no line of them
     storage.write_sums(copy)
     assert gate(run, against=copy).status == 0
-    positions.write_bytes(b"drawm")
-    assert storage.SUMS in refused(gate(run, against=copy))
-    positions.unlink()
-    assert storage.SUMS in refused(gate(run, against=copy))
+    for change in (lambda: positions.write_bytes(b"drawm"), positions.unlink):
+        change()
+        refused(gate(run, against=copy), storage.SUMS)
 
 
 def test_two_runs_are_compared_unless_the_earlier_never_ended(gate: Gate, tmp_path: Path) -> None:
-    assert "no such folder" in refused(gate(SMALL, against=tmp_path / "nowhere"))
+    refused(gate(SMALL, against=tmp_path / "nowhere"), "no such folder")
     assert gate(tmp_path / "run", against=tmp_path / "run").status == 0
     assert gate(tmp_path / "run", str(tmp_path / "run"), against=None).status == 0  # the other spelling
     gate(SMALL.but(about={"ended": None}), against=None)
-    assert "is not finished; repeat its command first" in refused(gate(tmp_path / "run", against=tmp_path / "run"))
+    refused(gate(tmp_path / "run", against=tmp_path / "run"), "is not finished; repeat its command first")

@@ -1,4 +1,3 @@
-import math
 import shutil
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from accuracy.gate.fingerprint import HARD, differences, hard
 from accuracy.measurement.provenance import fingerprint
 from accuracy.results import table
 from tests.unit.conftest import Gate
-from tests.unit.gate.made_up import FINGERPRINT, MadeUp, case_id, without_numbers, write_baseline, write_run
+from tests.unit.gate.made_up import FINGERPRINT, MadeUp, case_id, not_finite, write_baseline, write_run
 
 CELLS = (1 + 2 + 2) * 6  # settings x tensors
 ONE = case_id("ring", "bfloat16", 4, 3)
@@ -21,16 +20,16 @@ def ring_dq(factor: float, only_seed: int | None = None):
 
 
 def dead_rank(about, rows):
-    return without_numbers(about, table.FAILED, "rank 2 died: signal 9") if about["case_id"] == ONE else rows
+    dead = {**about, "status": table.FAILED, "reason": "rank 2 died: signal 9"}
+    return [dead] if about["case_id"] == ONE else rows
 
 
 def too_large(about, rows):
-    return without_numbers(about, table.UNSUPPORTED, "too large") if about["variant"] == "ring" else rows
+    return [{**about, "status": table.UNSUPPORTED, "reason": "too large"}] if about["variant"] == "ring" else rows
 
 
-def not_finite(about, rows):
-    bad = {"error_rel": math.inf, "error_max": math.inf, "nonfinite": 5}
-    return [{**row, **bad} if (row["case_id"], row["tensor"]) == (ONE, "dk") else row for row in rows]
+def one_not_finite(about, rows):
+    return [not_finite(row) if (row["case_id"], row["tensor"]) == (ONE, "dk") else row for row in rows]
 
 
 FRESH = range(100, 108)
@@ -53,7 +52,7 @@ OUTCOMES = {  # run, words of the command, exit status, what is said; what a run
     "an improvement": (MadeUp(luck=1, worse=ring_dq(0.9)), "", 0, "1 improved", "accuracy accept"),
     "a dead rank": (MadeUp(change=dead_rank), "", 3, "rank 2 died: signal 9"),
     "measured before and unsupported now": (MadeUp(change=too_large), "", 3, "and now: too large"),
-    "values that are not finite": (MadeUp(change=not_finite), "", 1, "ring bfloat16 W=4 dk: 5 values are not", FAILED),
+    "values that are not finite": (MadeUp(change=one_not_finite), "", 1, "W=4 dk: 5 values are not", FAILED),
     "another driver": (MadeUp(provenance={"driver": "999"}), "", 0, "driver was 580, is 999"),
     "a part that is no part": (PART, "", 3, "the run did not plan it"),
     "a part": (PART, "--part", 0, f"{CELLS * 3 // 5} passed"),
@@ -91,14 +90,12 @@ def test_every_entry_of_a_fingerprint_but_the_code_s_own_must_fit() -> None:
         assert [each.name for each in differences(old, new)] == [name]
 
 
-def test_of_several_devices_the_comparable_one_is_taken(gate: Gate, baseline: Path) -> None:
-    write_baseline(baseline.parent / "another", MadeUp(seeds=(0,), fingerprint=FINGERPRINT | {"device": "Another"}))
-    try:
-        answer = gate(MadeUp(), against=baseline.parent)
-    finally:
-        shutil.rmtree(baseline.parent / "another")
+def test_of_several_devices_the_comparable_one_is_taken(gate: Gate, baseline: Path, tmp_path: Path) -> None:
+    write_baseline(tmp_path / "all/another", MadeUp(seeds=(0,), fingerprint=FINGERPRINT | {"device": "Another"}))
+    same = shutil.copytree(baseline, tmp_path / "all" / "same")
+    answer = gate(MadeUp(), against=same.parent)
     assert answer.status == 0
-    assert f"against: {baseline} (commit 0123456789ab, same fingerprint)" in answer.out
+    assert f"against: {same} (commit 0123456789ab, same fingerprint)" in answer.out
 
 
 def test_two_noisy_seeds_are_undecided_and_a_second_look_with_fresh_ones_decides(gate: Gate, tmp_path: Path) -> None:

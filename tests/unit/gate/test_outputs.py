@@ -34,19 +34,15 @@ def out(tmp_path_factory: pytest.TempPathFactory, baseline: Path) -> Path:
     return folder / "files"
 
 
-def properties(element: ElementTree.Element, path: str) -> dict[str | None, str | None]:
-    return {each.get("name"): each.get("value") for each in element.findall(f"{path}properties/property")}
-
-
 def test_junit_and_json_have_every_cell_with_its_numbers(out: Path) -> None:
     suites = ElementTree.parse(out / "junit.xml").getroot()
     assert suites.attrib == {"tests": "31", "failures": "1", "errors": "1", "skipped": "0"}
-    assert properties(suites, "testsuite/")["device"] == "Some GPU"
+    assert suites.find("testsuite/properties/property[@name='device']").attrib["value"] == "Some GPU"  # type: ignore
     cases = suites.findall("testsuite/testcase")
     assert len({(case.get("classname"), case.get("name")) for case in cases}) == len(cases) == 31
     (failed,) = [case for case in cases if case.find("failure") is not None]
     assert failed.get("classname") == "made_up.llama3"
-    found = properties(failed, "")
+    found = {each.get("name"): each.get("value") for each in failed.findall("properties/property")}
     assert found.items() >= {"kernel": "flash_attn", "world_size": "4"}.items()
     assert float(found["worst_rank"]) > 1.9 * float(found["baseline_x_single_device"])
     assert [error.get("type") for case in cases for error in case.findall("error")] == ["missing"]
@@ -99,11 +95,10 @@ def test_the_page_runs_nothing_and_marks_the_failed_cell_with_its_rank_and_a_hea
     assert 'class="flagged' not in healthy
 
 
-def hostile(about: dict, rows: list[dict]) -> list[dict]:
-    return [{**row, "variant": HOSTILE if row["variant"] == "ring" else row["variant"]} for row in rows]
-
-
 def test_hostile_names_and_control_characters_stay_text_in_every_format(gate: Gate, tmp_path: Path) -> None:
+    def hostile(about: dict, rows: list[dict]) -> list[dict]:
+        return [{**row, "variant": HOSTILE if row["variant"] == "ring" else row["variant"]} for row in rows]
+
     out, escape = tmp_path / "out", "\x1b[2J\x00"
     old = write_baseline(tmp_path / "base\x1b[31mline", MadeUp(provenance={"packages": {f"numpy{escape}": escape}}))
     packages = {"packages": {f"numpy{escape}": "2"}, "driver": escape}
@@ -124,14 +119,13 @@ def test_a_folder_that_cannot_be_written_is_a_mistake_in_one_line(gate: Gate, tm
     assert (answer.status, answer.err.count("\n")) == (2, 1)
 
 
-def test_the_headline_names_the_seed_and_a_result_before_what_follows_from_it(
-    baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_headline_names_the_seed_and_a_result_before_what_follows_from_it(gate: Gate) -> None:
     def worse(variant: str, dtype: str, size: int, tensor: str, seed: int) -> float:
         return {"delta": 9.0, "dv": 3.0}.get(tensor, 1.0) if (variant, seed) == ("ring", 5) else 1.0
 
-    assert check.main([str(write_run(tmp_path, MadeUp(luck=1, worse=worse))), "--baseline", str(baseline)]) == 1
-    headline = capsys.readouterr().out.splitlines()[0]
+    answer = gate(MadeUp(luck=1, worse=worse))
+    assert answer.status == 1
+    headline = answer.out.splitlines()[0]
     assert "ring bfloat16 W=" in headline
     assert " dv, rank " in headline or " dv: " in headline
     assert "seed 5 is +" in headline

@@ -28,9 +28,8 @@ PROBLEMS = {
 
 
 def dropout_of(problem: Problem) -> Dropout | None:
-    if problem.dropout is None:
-        return None
-    return Dropout(problem.dropout, SEED).at(torch.arange(problem.queries), torch.arange(problem.seqlen))
+    tokens = torch.arange(problem.queries), torch.arange(problem.seqlen)
+    return None if problem.dropout is None else Dropout(problem.dropout, SEED).at(*tokens)
 
 
 def inputs_of(problem: Problem) -> Inputs:
@@ -112,10 +111,9 @@ def test_sums_and_softmax_are_those_of_the_definitions_also_in_blocks_of_rows(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compare(name)
-    monkeypatch.setattr(condition, "BLOCK_ELEMENTS", 16)
-    compare(name)
-    monkeypatch.setattr(condition, "TOGETHER", 1)
-    compare(name)
+    for size, value in (("BLOCK_ELEMENTS", 16), ("TOGETHER", 1)):
+        monkeypatch.setattr(condition, size, value)
+        compare(name)
 
 
 def test_a_slip_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,7 @@
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 
-from accuracy.core.errors import ConfigError
 from accuracy.execute import worker
 from accuracy.results import table
 from tests.measuring import TINY, case_of, configuration, measure, pipeline
@@ -65,8 +63,3 @@ def test_older_keys_ask_for_the_same_observers() -> None:
         (("reruns.batchmates=4",), ("observers=invariance", "observers.invariance.batchmates=4")),
     ):
         assert {*configuration(*WORDS, *old).observers} == {*configuration(*WORDS, *new).observers}
-
-
-def test_an_unknown_observer_is_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"\A.*'nope' is unknown; allowed: conditions, explain.*\Z"):
-        configuration(*WORDS, "+observers.nope={}")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Any
 
-VOID = {"meta", "link", "input", "br", "hr", "img"}
 LOADING = ("src", "href", "xlink:href", "action", "data", "poster", "srcset")
 
 
@@ -17,26 +16,15 @@ LOADING = ("src", "href", "xlink:href", "action", "data", "poster", "srcset")
 class Element:
     tag: str
     attributes: dict[str, str | None]
-    ancestors: tuple["Element", ...]
 
 
 class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.open: list[Element] = []
         self.found: list[Element] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append(Element(tag, dict(attrs), tuple(self.open)))
-        if tag not in VOID:
-            self.open.append(self.found[-1])
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append(Element(tag, dict(attrs), tuple(self.open)))
-
-    def handle_endtag(self, tag: str) -> None:
-        places = [place for place, element in enumerate(self.open) if element.tag == tag]
-        del self.open[places[-1] if places else len(self.open) :]
+        self.found.append(Element(tag, dict(attrs)))
 
 
 def elements(page: str) -> list[Element]:
@@ -57,7 +45,6 @@ def external_loads(page: str) -> list[str]:
 
 
 def repeated_identifiers(page: str) -> set[str]:
-    """Ids that occur more than once."""
     names = [e.attributes["id"] for e in elements(page) if e.attributes.get("id")]
     return {str(name) for name in names if names.count(name) > 1}
 

@@ -46,7 +46,6 @@ HOSTILE_SHAPE = Shape(
 
 
 def cases(shape: Shape) -> Iterator[dict[str, Any]]:
-    """Identity columns of every measured case."""
     for variant in shape.variants:
         for dtype in shape.dtypes:
             for size in [1] if variant in ("single_device", "bpt") else shape.world_sizes:
@@ -67,7 +66,6 @@ def identity(shape: Shape, variant: str, dtype: str, size: int, seed: int) -> di
 
 
 def metrics(error: float, single_device: float, floor: float) -> dict[str, Any]:
-    """What a row says of its error, and of what it is compared with."""
     return {
         "error_rel": error, "error_max": 8 * error, "error_mean": error / 3, "error_rms": error / 2,
         "single_device_rel": single_device, "single_device_max": 8 * single_device, "floor_rel": floor,
@@ -83,7 +81,6 @@ def relative_error(shape: Shape, row: dict[str, Any], tensor: str, variant: str,
 
 
 def rows_of(shape: Shape, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every (tensor, rank) of a measured case."""
     size = row["world_size"]
     for tensor in shape.tensors:
         error = relative_error(shape, row, tensor, row["variant"], size)
@@ -115,16 +112,11 @@ def positions_of(shape: Shape, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
-def by_column(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The same rows as columns."""
-    return {name: [row[name] for row in rows] for name in rows[0]}
-
-
 def write_run(folder: Path, shape: Shape = Shape(), positions: bool = True) -> Path:
     """A run folder as the pipeline writes it, one file a case; of `reasons` every second is of a failed case."""
     ids = []
     for row in cases(shape):
-        bins = {"positions": by_column(list(positions_of(shape, row)))} if positions else None
+        bins = {"positions": list(positions_of(shape, row))} if positions else None
         storage.write_case(folder, row["case_id"], rows_of(shape, row), bins)
         ids.append(row["case_id"])
     for place, reason in enumerate(shape.reasons):
@@ -162,7 +154,6 @@ def write_large_run(folder: Path, shape: Shape = LARGE, rows: int = 50_000) -> P
 
 
 def record(cases: Sequence[str]) -> dict[str, Any]:
-    """run.json of a finished run."""
     return {
         "schema_version": table.SCHEMA_VERSION, "experiment": "adhoc", "command": "accuracy variant=[ring,zigzag]",
         "argv": ["accuracy", "variant=[ring,zigzag]"],

@@ -2,6 +2,8 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,7 @@ FEW = Shape(("single_device", "ring", "zigzag"), ("bfloat16",), (1, 2, 4), (0, 2
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 
-def shape(**changes: object) -> Shape:
-    return Shape(**{**FEW.__dict__, **changes})  # type: ignore[arg-type]
+shape = partial(replace, FEW)
 
 
 def bent(rows: pd.DataFrame, where: "pd.Series[bool]", **values: Any) -> pd.DataFrame:
@@ -25,7 +26,6 @@ def bent(rows: pd.DataFrame, where: "pd.Series[bool]", **values: Any) -> pd.Data
 
 
 def times(rows: pd.DataFrame, where: "pd.Series[bool]", factor: float) -> pd.DataFrame:
-    """The same rows, with so many times the error where it is wanted."""
     names = ("error_rel", "error_max", "error_mean", "error_rms", "x_floor", "x_single_device")
     return bent(rows, where, **{name: rows[name] * factor for name in names})
 
@@ -58,19 +58,9 @@ def excess(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def no_number(rows: pd.DataFrame) -> pd.DataFrame:
-    """No tensor of any variant but single device is finite."""
     endless = float("inf")
     wrong = rows["variant"] != "single_device"
     return bent(rows, wrong, nonfinite=7, error_rel=endless, x_floor=endless, x_single_device=endless)
-
-
-def many_variants(rows: pd.DataFrame, copies: int = 14) -> pd.DataFrame:
-    ring = rows[rows["variant"] == "ring"]
-    found = [rows]
-    for n in range(copies):
-        other = ring.assign(variant=f"v{n:03}", case_id=f"{n:03}" + ring["case_id"].str[3:])
-        found.append(times(other, other["rank"] > -2, 1 + n / copies / 10))
-    return pd.concat(found, ignore_index=True)
 
 
 def kernels(rows: pd.DataFrame) -> pd.DataFrame:
@@ -79,7 +69,6 @@ def kernels(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def run_of(folder: Path, table: Shape, change: Change | None = None, positions: bool = False) -> Run:
-    """The run, its table changed."""
     write_run(folder, table, positions)
     if change:
         rows = change(pd.read_parquet(folder / "results"))

@@ -79,31 +79,25 @@ def _scrambled(results: pd.DataFrame) -> pd.DataFrame:
     return results.assign(**{name: numbers[name].to_numpy()[rows] for name in numbers})
 
 
+def _renamed(results: pd.DataFrame) -> pd.DataFrame:
+    """Each variant's numbers under the name of the next one."""
+    names = sorted(results["variant"].dropna().unique())
+    return results.assign(variant=results["variant"].map(dict(zip(names, names[1:] + names[:1], strict=True))))
+
+
 def _column(results: pd.DataFrame, name: str) -> pd.Series:
-    """1 where a table lacks it: stacks have layers in place of ranks; conditions are recorded where asked for."""
+    """1 where a table lacks it: stacks have layers in place of ranks."""
     return results.get(name, pd.Series(1.0, results.index)).fillna(1.0)
 
 
-def _by_kernel(results: pd.DataFrame, factor: float) -> pd.DataFrame:
-    """Each kernel's numbers so many times those of the one before it by name and options."""
-    kernel = results["kernel"].fillna("") + " " + results["kernel_options"].fillna("")
-    return _times(results, factor ** kernel.astype("category").cat.codes.astype(float))
-
-
 DISTORTIONS: tuple[Callable[[pd.DataFrame], pd.DataFrame], ...] = (
-    lambda results: _times(results, 1e3),
     lambda results: _times(results, 1e-3),
     lambda results: _times(results, 1e3, lambda name: not name.startswith(YARDSTICKS)),
     lambda results: _times(results, 1e3, lambda name: name.startswith("single_device_")),
-    lambda results: _times(results, results["world_size"] ** 2.0),
     lambda results: _times(results, _column(results, "layers") ** 2),
     lambda results: _times(results, 2.0 ** _column(results, "rank").clip(lower=0)),
-    lambda results: results.assign(**dict.fromkeys(("error_bias", "error_outward"), _column(results, "error_rms"))),
-    lambda results: _times(results, _column(results, "condition_softmax") ** 4),
-    lambda results: results.assign(error_rel=1e-3 * _column(results, "condition_sum")),
-    lambda results: _by_kernel(results, 4.0),
-    lambda results: _by_kernel(results, 0.25),
     _scrambled,
+    _renamed,
     lambda results: results.assign(status=["failed", *results["status"].iloc[1:]]),
 )
 

@@ -11,7 +11,7 @@ from accuracy.core import number
 from accuracy.report.about import command, reasons
 from accuracy.report.explorer import encode_rows, preset_of
 from accuracy.report.first_screen import answer as answer_of
-from accuracy.report.folder import Run, material_of, read_folder
+from accuracy.report.folder import material_of, read_folder
 from accuracy.report.series import facets_of, with_labels
 from accuracy.report.worst import INSIDE, gravest
 from accuracy.verdict.growth import Growth, fit_growth
@@ -20,12 +20,8 @@ from tests.unit.report.page_check import decoded
 from tests.unit.report.synthetic import HOSTILE, Shape, identity, write_large_run, write_run
 
 
-@pytest.fixture(scope="module")
-def run(folder: Path) -> Run:
-    return read_folder(folder)
-
-
-def test_facets_go_from_coarse_to_fine_and_a_label_names_what_varies_and_only_that(run: Run) -> None:
+def test_facets_go_from_coarse_to_fine_and_a_label_names_what_varies_and_only_that(folder: Path) -> None:
+    run = read_folder(folder)
     facets = facets_of(with_labels(run.results).loc[run.measured.index])
     assert [facet["facet"].iloc[0] for facet in facets] == ["bfloat16", "float16"]
     changed = run.results.copy()
@@ -71,12 +67,10 @@ def test_the_command_of_a_row_has_what_is_set_and_a_shell_takes_hostile_text_as_
     assert shlex.split(command({**case, "variant": HOSTILE, "options": ""}))[1] == f"variant={HOSTILE}"
 
 
-ODD = [None, math.nan, math.inf, -math.inf, 0.0, -0.0, 5e-324, 1.7e308, -1e-3, "no number", 1, 1e5, 99999.9]
-WRITERS = [number.scientific, number.plain, number.ratio, number.signed]
-
-
 def test_every_value_has_a_text_and_ratios_have_three_digits_and_the_geometric_mean_is_total() -> None:
-    for text in (write(value) for write in WRITERS for value in ODD):
+    odd = [None, math.nan, math.inf, -math.inf, 0.0, -0.0, 5e-324, 1.7e308, -1e-3, "no number", 1, 1e5, 99999.9]
+    writers = [number.scientific, number.plain, number.ratio, number.signed]
+    for text in (write(value) for write in writers for value in odd):
         assert text
         assert "nan" not in text
         assert "inf" not in text

@@ -17,7 +17,7 @@ from accuracy.results.claim import over_ranks
 from accuracy.results.derived import RATIOS, SUMMARIES, with_derived, without_derived
 from accuracy.results.run_table import read_baseline
 from tests.measuring import measure
-from tests.unit.report.synthetic import Shape, by_column, write_run
+from tests.unit.report.synthetic import Shape, write_run
 
 STABLE_COLUMNS = {
     "case_id", "experiment", "variant", "kernel", "inputs", "dtype", "world", "world_size", "seed", "mask", "batch",
@@ -36,7 +36,7 @@ def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
     values = [0.1, math.inf, 5e-324, -0.0, 2.0**-1074, 1e308]
     rows = [row("a", tensor="dq", error_max=value, seed=2**62, nonfinite=3) for value in values]
     positions = [{"case_id": "a", "tensor": "dq", "token_begin": 0, "token_end": 4, "rank": 1, "error_rms": 0.5}]
-    storage.write_case(tmp_path, "a", rows, {"positions": by_column(positions)})
+    storage.write_case(tmp_path, "a", rows, {"positions": positions})
     read = table.read_results(tmp_path)
     assert list(read.columns) == table.RESULTS_SCHEMA.names
     assert {*read.columns} >= STABLE_COLUMNS
@@ -121,7 +121,6 @@ def test_a_folder_without_rows_is_an_empty_table_and_a_published_one_reads_the_s
         pd.testing.assert_frame_equal(table.read_results(tmp_path / "published"), results)
 
 
-INFINITE = float("inf")
 PUBLISHED = sorted(path.parent for path in (PACKAGE.parent / "reports").glob("*/*/results.parquet"))
 KEYS = ["case_id", "tensor", "rank"]
 SMALL = Shape(("single_device", "ring", "zigzag"), ("bfloat16", "float64"), (1, 2, 4), (0,))
@@ -133,9 +132,9 @@ def full(tmp_path: Path) -> pd.DataFrame:
     results = table.read_results(write_run(tmp_path / "run", SMALL))
     results["single_device_bias"] = results["error_rms"] * np.random.default_rng(0).normal(size=len(results))
     awkward = results.index[results["tensor"].notna()][-4:]
-    results.loc[awkward, "error_rel"] = [0.0, INFINITE, 1.0, 1.0]
-    results.loc[awkward, "floor_rel"] = [0.0, INFINITE, 0.0, 3.0]
-    results.loc[awkward, "x_floor"] = [1.0, 1.0, INFINITE, 0.5]
+    results.loc[awkward, "error_rel"] = [0.0, math.inf, 1.0, 1.0]
+    results.loc[awkward, "floor_rel"] = [0.0, math.inf, 0.0, 3.0]
+    results.loc[awkward, "x_floor"] = [1.0, 1.0, math.inf, 0.5]
     ratios = results["error_rel"] / results["single_device_rel"]
     return results.assign(x_single_device=results["x_single_device"].mask(results.index.isin(awkward), ratios))
 

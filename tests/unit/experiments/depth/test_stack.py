@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from accuracy.cli import USAGE_ERROR
-from accuracy.core.case import Case
 from accuracy.results import table
 from accuracy.variant.base import schedule_of
 from experiments.depth import __main__ as command
@@ -14,7 +13,7 @@ from experiments.depth import table as tables
 from experiments.depth.attention import Exact, Ranks
 from experiments.depth.layers import DIFFERENTIATED, block, loss_of, quantities
 from experiments.depth.measure import Measurer
-from experiments.depth.plan import Planned, Stack
+from experiments.depth.plan import Planned
 from experiments.depth.table import SCHEMA, STACK
 from experiments.depth.weights import model_of
 from tests.command_line import line_of
@@ -42,17 +41,14 @@ def test_in_float64_every_variant_is_exact(variant: str) -> None:
 def test_a_wrong_backward_shows_in_every_gradient_below_and_in_no_output() -> None:
     stale = [f"+variant.wrong.{way}=tests.unit.fault.planted:bpt_stale_buffer" for way in ("forward", "backward")]
     rows = measured("variant=[]", *stale, "+variant.wrong.sharding=contiguous", "dtype=float64", "world_size=4")
-    forward = rows["tensor"].isin(("x", "loss"))
-    assert rows.loc[forward, "error_rel"].max() < EXACT
-    assert rows.loc[(rows["tensor"] == "dx"), "error_rel"].min() > 1e-3
-    assert rows.loc[rows["tensor"] == "d_query", "error_rel"].min() > 1e-3
+    assert rows.loc[rows["tensor"].isin(("x", "loss")), "error_rel"].max() < EXACT
+    assert rows.loc[rows["tensor"].isin(("dx", "d_query")), "error_rel"].min() > 1e-3
 
 
 def test_every_layer_and_tensor_has_a_row_and_every_row_all_numbers() -> None:
     """A deeper stack begins with the layers of a shallower one; single device is no further off than itself."""
     rows = measured("variant=ring", "world_size=2")
     deeper = measured("variant=single_device", "world_size=1", "stack.layers=4")
-    assert (deeper["x_single_device"].dropna() == 1).all()
     assert (deeper["diff_rel"] == 0).all()
     outputs = (each[(each["tensor"] == "x") & (each["layer"] <= 3)]["reference_value"] for each in (rows, deeper))
     assert len({tuple(each) for each in outputs}) == 1
@@ -87,11 +83,6 @@ def planned(*overrides: str) -> list[Planned]:
     return plan.planned(plan.composed([*SMALL, *overrides]))[1]
 
 
-def one(*overrides: str) -> tuple[Case, Stack]:
-    (each,) = planned(*overrides)
-    return each.case, each.stack
-
-
 def measured(*overrides: str) -> pd.DataFrame:
     configuration, _ = plan.planned(plan.composed([*SMALL, "world_size=1"]))
     measurer = Measurer(configuration, "own")
@@ -105,7 +96,8 @@ layer, there and back, in 3 layers are 42 of them."""
 
 @pytest.mark.parametrize("words", [(), ("stack.norm=false",), ("stack.residual=none",), ("stack.feed_forward=0",)])
 def test_the_gradients_are_those_of_torch_s_autograd_through_the_whole_stack(words: tuple[str, ...]) -> None:
-    case, stack = one("dtype=float64", "world_size=1", "variant=ring", *words)
+    (each,) = planned("dtype=float64", "world_size=1", "variant=ring", *words)
+    case, stack = each.case, each.stack
     model = model_of(case, stack)
     found = {(x.layer, x.tensor): x.value for x in quantities(model, stack, Exact(case), torch.float64, 8)}
     layers = [{name: x.clone().requires_grad_() for name, x in layer.items()} for layer in model.layers]
@@ -122,13 +114,9 @@ def test_the_gradients_are_those_of_torch_s_autograd_through_the_whole_stack(wor
             assert (found[place, f"d_{name}"] - expected).norm() <= SUMS * expected.norm()
 
 
-WORDS = (
-    "experiment=stack", "problem.seqlen=16", "problem.heads=2", "problem.heads_kv=1", "problem.head_dim=4",
-    "device=cpu", "stack.layers=2", "stack.width=8", "stack.vocabulary=16", "variant=ring", "world_size=[2,4]",
-)  # fmt: skip
+WORDS = (*SMALL, "variant=ring", "world_size=[2,4]", "unusable=stop")
 MISTAKES = (
     ("+stack.depth=3", "stack key 'depth' is unknown; allowed: "),
-    ("stack.layers=0", "stack.layers=0; allowed: greater than or equal to 1"),
     ("stack.weights=trained", "trained in another shape; use stack.width=64, "),
     ("inputs=peaked", "inputs has no say in a stack"),
     ("world=processes", "world=processes has no stacks; use world=simulated"),
