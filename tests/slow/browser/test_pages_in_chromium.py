@@ -17,9 +17,7 @@ MOST_NODES, MOST_SCREENS, MOST_PAGES, MOST_WORDS = 4000, 6, 12, 12
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_the_first_screen_holds_headline_picture_and_matrix_and_the_page_is_short(
-    browser: Any, report: Path, scripts: bool
-) -> None:
+def test_the_first_screen_holds_what_matters_and_the_page_is_short(browser: Any, report: Path, scripts: bool) -> None:
     with Visit(browser, report, scripts=scripts) as visit:
         page = visit.page
         assert page.locator("#badge").inner_text() == "BUG"
@@ -102,9 +100,7 @@ def test_a_proven_cause_has_no_exponent_beside_it_and_a_chart_is_saved(browser: 
         assert "tensor=dk" in (visit.page.locator("#view-growth-dk .offered code").text_content() or "")
 
 
-def test_a_chart_that_can_say_nothing_is_left_out_and_a_command_can_be_copied(
-    browser: Any, report: Path, alone: Path
-) -> None:
+def test_a_chart_that_says_nothing_is_left_out_and_commands_are_copied(browser: Any, report: Path, alone: Path) -> None:
     with Visit(browser, report) as visit:
         assert visit.page.locator("#view-cost").count() == 1
         box = visit.page.locator(".advice pre.command code")
@@ -169,9 +165,7 @@ def test_a_page_is_quiet_asks_for_nothing_never_scrolls_sideways_and_is_readable
     assert all(ink not in (paper, ground) for paper, ink, ground in found)
 
 
-def test_a_forbidden_request_is_heard_and_a_hostile_string_does_nothing(
-    browser: Any, report: Path, hostile: Path, tmp_path: Path
-) -> None:
+def test_a_request_is_heard_and_hostile_text_is_text(browser: Any, report: Path, hostile: Path, tmp_path: Path) -> None:
     broken, careless = tmp_path / "broken.html", tmp_path / "careless.html"
     fault = '<script>fetch("https://example.invalid/")</script><img src="https://example.invalid/x.png">'
     broken.write_text(report.read_text(encoding="utf-8").replace("</main>", f"{fault}</main>"), encoding="utf-8")

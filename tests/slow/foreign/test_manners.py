@@ -120,9 +120,7 @@ def raising(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
     raise ValueError("not today")
 
 
-def test_an_exception_has_its_place_and_its_traceback_is_kept_or_logged_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_exception_has_its_place_and_its_traceback_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     accuracy.measure(raising, seed=[0, 1], **SMALL)
     (logged,) = [each.getMessage() for each in caplog.records if each.name == "accuracy"]
     (row,) = accuracy.measure(raising, output_dir=tmp_path / "run", **SMALL).to_dict("records")

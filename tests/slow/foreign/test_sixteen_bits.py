@@ -53,13 +53,10 @@ def one_call_in_100(q, k, v, *, causal, softmax_scale):
 
 
 @pytest.mark.stress(1)
-@pytest.mark.parametrize(
-    ("function", "tensors", "cause"),
-    [
-        (first_sequence, {"out", "dq", "dk", "dv"}, "k has the first batch item's values"),
-        (one_call_in_100, {"out"}, ""),
-    ],
-)
+@pytest.mark.parametrize(("function", "tensors", "cause"), [
+    (first_sequence, {"out", "dq", "dk", "dv"}, "k has the first batch item's values"),
+    (one_call_in_100, {"out"}, ""),
+])  # fmt: skip
 def test_a_fault_is_found_beside_bits_that_change(
     function: Callable[..., object], tensors: set[str], cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
