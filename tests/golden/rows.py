@@ -43,7 +43,6 @@ EXPERIMENTS: dict[str, dict[str, tuple[str, ...]]] = {  # by name, the words of 
 
 
 def run(*words: str) -> None:
-    """Run a Python command of this checkout."""
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT)
     if done.returncode not in (0, 3, 5):
         raise SystemExit(f"{' '.join(words)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")

@@ -73,7 +73,6 @@ def posed(problem: Problem) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def measured(kernel: Kernel, problem: Problem, stored: torch.dtype | None = None) -> dict[str, float]:
-    """The relative errors of a kernel on a CPU."""
     tensors, reference = posed(problem)
     return relative(results(kernel, problem, tensors, stored), reference)
 

@@ -25,7 +25,6 @@ def visit(browser: Any, report: Path) -> Iterator[Visit]:
 
 
 def not_of(visit: Visit, case: dict[str, str]) -> list[str]:
-    """Views that show another case than this one."""
     page = visit.page
     wrong = [name for name, value in case.items() if visit.chosen()[name] != value]
     titles = {each: page.locator(f"#view-{each} h3").inner_text() for each in ("growth", "rank", "token", "cost")}

@@ -26,7 +26,6 @@ SCHEDULES = sorted({*schedules()} - {"flash_attn_split"})
 
 
 def run(folder: Path, *words: str, parts: Path | None = None, more: Sequence[Sequence[str]] = ()) -> pd.DataFrame:
-    """With the cases of more words."""
     grids = ((*TINY, "kernel=eager", *each) for each in (words, *more))
     return measuring.run(folder, *grids, folders=[parts] if parts else [])
 

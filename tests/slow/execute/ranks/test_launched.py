@@ -26,7 +26,6 @@ def output_of(*processes: Process) -> str:
 
 
 def srun(*words: str, **environment: str) -> list[Process]:
-    """What srun starts for a step of two tasks on this machine."""
     step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": free_port(), **environment}  # fmt: skip
     each = [step | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank} for rank in "01"]
