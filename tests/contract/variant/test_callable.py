@@ -24,6 +24,10 @@ LAYOUTS = {
 }  # fmt: skip
 
 
+PACKED, ZIGZAG = ("thd", "problem.batch=2"), ("variant.sharding=zigzag",)
+OF_TWO = (*PACKED, "problem.documents=24+40", "problem.seqlen=64")
+
+
 def words(function: str, layout: str = "bshd", *more: str) -> list[str]:
     file = VARLEN if hasattr(strangers_varlen, function) else SOMEBODY
     return [*TINY, "variant=callable", f"variant.fn={file}:{function}", f"variant.layout={layout}",
@@ -74,6 +78,8 @@ def test_a_mistake_stops_in_one_line() -> None:
         (words("contiguous", "hsbd"), "layout 'hsbd' is unknown; allowed: bhsd"),
         (words("contiguous", "bshd", "world=simulated"), "use world=processes"),
         (words("qkvpacked", "qkvpacked"), "needs problem.heads_kv=4, not 2"),
+        (words("ring", *OF_TWO, "world_size=3", "problem.padding=end"), "into 3 parts: 40 is no multiple of it"),
+        (words("ring", *OF_TWO, "world_size=2", "variant.sharding=30+34"), "use sharding=contiguous"),
     ):
         assert message in refused(*given)
 
@@ -101,9 +107,6 @@ def test_a_function_is_given_the_window_and_cap_that_it_has_words_for() -> None:
         assert set(numbers["status"]) == {"ok"}, numbers["reason"].unique()
         worst = numbers["error_rel"].max()
         assert worst > 1e-2 if fn is window_is_short else worst < 1e-12, features
-
-
-PACKED, ZIGZAG = ("thd", "problem.batch=2"), ("variant.sharding=zigzag",)
 
 
 EVERY = ("world_size=[1,2,4]", "problem.mask=[causal,full]", "problem.seqlen=64")
@@ -146,11 +149,3 @@ def test_the_public_entries_take_documents_over_ranks_and_accuse_the_one_functio
     functions = strangers_varlen.ring, strangers_varlen.a_border_is_off_by_one_on_rank_one
     found = accuracy.diagnose(accuracy.measure(functions, world_size=2, dtype="float32", **how)).verdicts  # type: ignore[arg-type]
     assert {*found.loc[found["label"].isin(BUGS), "variant"]} == {functions[1].__name__}
-
-
-def test_documents_that_ranks_cannot_share_are_told_in_a_line() -> None:
-    for more, told in (
-        (("world_size=3", "problem.padding=end"), "cuts each document into 3 parts: 40 is no multiple of it"),
-        (("world_size=2", "variant.sharding=30+34"), "use sharding=contiguous"),
-    ):
-        assert told in refused(*words("ring", *PACKED, "problem.documents=24+40", "problem.seqlen=64", *more))
