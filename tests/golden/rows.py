@@ -103,7 +103,8 @@ def difference(rows: pd.DataFrame, before: pd.DataFrame) -> str:
     left = pd.concat([before[shared], rows[shared]]).drop_duplicates(keep=False)
     key = [name for name in ("variant", "dtype", "world_size", "inputs", "seed", "mask", "seqlen", "tensor", "rank")
            if name in shared]  # fmt: skip
-    return f"  of {len(before)} and {len(rows)} rows {len(left)} differ; columns of one table: {alone}\n{left[key].head(6).to_string(index=False)}"
+    said = f"  of {len(before)} and {len(rows)} rows {len(left)} differ; columns of one table: {alone}"
+    return f"{said}\n{left[key].head(6).to_string(index=False)}"
 
 
 if __name__ == "__main__":

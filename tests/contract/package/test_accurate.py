@@ -26,7 +26,9 @@ CASES = [
 
 @pytest.mark.stress(6, "variant", "dtype")
 @pytest.mark.parametrize(("variant", "dtype", "size"), CASES)
-def test_it_is_as_accurate_as_ours_but_for_known_faults(pool: RealRanks, variant: str, dtype: str, size: int) -> None:
+def test_it_is_as_accurate_as_ours_but_for_the_known_faults(
+    pool: RealRanks, variant: str, dtype: str, size: int
+) -> None:
     """The same blocks rounded at the same places give the same error; at one more place of the same size, twice the
     variance: sqrt(2). Relative Frobenius norms of 10^4 elements spread by 1% beyond that, which no ratio here needs.
     A scale that is dropped on the way moves out by a tenth."""

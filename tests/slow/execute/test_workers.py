@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from accuracy.execute import worker as worker_process
 from accuracy.execute.dispatch import CONTEXT_BYTES, WORKER_BYTES, fitting_workers, work
 from accuracy.execute.plan import plan
 from accuracy.execute.pool import Queue
-from accuracy.execute.settle import settled
+from accuracy.execute.settle import settled, side_by_side
 from accuracy.execute.worker import Work
 from accuracy.measurement.memory import bytes_needed
 from accuracy.measurement.observe import shared
@@ -62,6 +63,14 @@ def test_there_are_no_more_workers_than_cases_or_than_memory_holds(monkeypatch: 
     assert fitting_workers(given, plans, 3 * most) == 6
     assert work(given, Path("unused"), 6).gpus == [0, 1, 0, 1, 0, 1]
     assert settled(replace(of_cpu, device="auto", workers=PROCESSORS)).workers == settled(of_cpu).workers
+
+
+def test_a_gpu_has_a_worker_for_each_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 to 10 of them on each."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 32)
+    for seeds, gpus, workers in ((1, 1, 4), (3, 1, 6), (9, 1, 10), (3, 2, 8), (9, 2, 18)):
+        given = configuration(*TINY, f"seed={[*range(seeds)]}", "dtype=[float32,float16]")
+        assert side_by_side(gpus, given) == workers
 
 
 def test_a_case_that_shares_its_gpu_has_no_time(tmp_path: Path) -> None:
