@@ -58,7 +58,6 @@ def start(folder: Path, *words: str, threads: int = 1, **variables: str) -> Proc
 
 
 def finish(process: Process) -> Answer:
-    """Wait for it to end."""
     out, err = process.communicate(timeout=600)
     return Answer(process.returncode, out, err)
 

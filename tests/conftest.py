@@ -1,6 +1,7 @@
 """Options and skips for the whole suite. pytest-xdist's first process, which runs no test, does without torch."""
 
 import gc
+import importlib.util
 import os
 import signal
 from collections.abc import Iterator
@@ -59,11 +60,14 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job and its children ignore it
     import torch
 
-    from tests import interpreter
-
     gc.disable()
     sampling.whole = config.getoption("--stress")
-    interpreter.prepare()
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton: its kernels run as numpy
+        if importlib.util.find_spec("triton") is not None:
+            from accuracy.kernel.triton import available
+
+            available.mend()  # the interpreter has no bfloat16
     torch.set_num_threads(1)  # the tests run in as many processes as there are processors
 
 

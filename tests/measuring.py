@@ -43,7 +43,6 @@ def pipeline(run_ranks: RunRanks | None = None) -> Pipeline:
 
 
 def cases(*overrides: str, folders: Sequence[Path] = ()) -> list[Case]:
-    """What is planned and can be done."""
     plans = plan(configuration(*overrides, folders=folders), None)
     return [each.case for each in plans if each.unsupported is None]
 

@@ -42,7 +42,6 @@ class Plain:
         return replace(self, **changes)  # type: ignore[arg-type]
 
     def results(self) -> dict[str, Tensor]:
-        """out, lse, dq, dk, dv."""
         q, k, v = (x.clone().requires_grad_() for x in (self.q, self.k, self.v))
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k[:, :, self.heads]) * self.scale + self.mask.log()
         out = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v[:, :, self.heads])

@@ -38,7 +38,6 @@ def variant(folder: Path, name: str, code: str, sharding: str = "contiguous", kn
 
 
 def ring(folder: Path, name: str, methods: str) -> Path:
-    """The ring with methods of its own."""
     return variant(folder, name, RING.format(body=indent(f"pass\n{methods}", "    ")))
 
 

@@ -88,7 +88,6 @@ class RealRanks:
         return Ran([tuple(x if x is None else x.to(where) for x in each) for each in answer.results], answer.cost)
 
     def close(self) -> None:
-        """No process stays."""
         put(self.path / f"case-{self.number}", None)
         self.agent.stopping = True
         self.thread.join()

@@ -22,7 +22,6 @@ class Layer(torch.nn.Module):
 
 
 def capture(folder: str) -> None:
-    """Capture two layers and write the judgement beside the capture."""
     torch.manual_seed(1)
     torch.set_num_threads(1)
     model = torch.nn.Sequential(Layer(), Layer()).bfloat16()

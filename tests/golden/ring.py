@@ -39,15 +39,12 @@ def ring(
 
 
 def wrong_scale(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, **how) -> tuple[Tensor, Tensor]:
-    """One percent off."""
     return ring(q, k, v, softmax_scale=softmax_scale * 1.01, **how)
 
 
 def doubled_gradient(q: Tensor, k: Tensor, v: Tensor, **how) -> tuple[Tensor, Tensor]:
-    """dq comes twice."""
     return ring(2 * q - q.detach(), k, v, **how)
 
 
 def dropped_block(q: Tensor, k: Tensor, v: Tensor, **how) -> tuple[Tensor, Tensor]:
-    """The last eight keys of a rank have no value."""
     return ring(q, k, torch.cat([v[:, :-8], torch.zeros_like(v[:, -8:])], 1), **how)

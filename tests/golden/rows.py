@@ -43,7 +43,6 @@ EXPERIMENTS: dict[str, dict[str, tuple[str, ...]]] = {  # by name, the words of 
 
 
 def run(*words: str) -> None:
-    """Run a Python command of this checkout."""
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=ROOT)
     if done.returncode not in (0, 3, 5):
         raise SystemExit(f"{' '.join(words)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
@@ -98,17 +97,14 @@ def main(folder: str, other: str = "") -> None:
 
 
 def difference(rows: pd.DataFrame, before: pd.DataFrame) -> str:
-    """Which columns and rows two tables do not share; columns that are empty in one and absent in the other aside."""
+    """Which rows two tables do not share; columns that hold something in one alone are named, and left aside."""
     shared = [name for name in before if name in rows]
-    gone = [name for name in before if name not in rows and (before[name] != "").any()]
-    new = [name for name in rows if name not in before and (rows[name] != "").any()]
+    alone = [name for each in (before, rows) for name in each if name not in shared and (each[name] != "").any()]
+    left = pd.concat([before[shared], rows[shared]]).drop_duplicates(keep=False)
     key = [name for name in ("variant", "dtype", "world_size", "inputs", "seed", "mask", "seqlen", "tensor", "rank")
            if name in shared]  # fmt: skip
-    a, b = (each[shared].sort_values(shared, ignore_index=True) for each in (before, rows))
-    if len(a) == len(b) and (a == b).all(axis=None):
-        return f"  equal{f'; columns gone: {gone}' if gone else ''}{f'; columns new: {new}' if new else ''}"
-    left = pd.concat([a, b.assign(_=1)]).drop_duplicates(shared, keep=False)
-    return f"  {len(left)} rows differ; columns gone: {gone}; new: {new}\n{left[key].head(6).to_string(index=False)}"
+    said = f"  of {len(before)} and {len(rows)} rows {len(left)} differ; columns of one table: {alone}"
+    return f"{said}\n{left[key].head(6).to_string(index=False)}"
 
 
 if __name__ == "__main__":

@@ -8,13 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.core.dtype import FORMATS
+from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.kernel.base import Kernel
 from accuracy.reference.float64 import attention
 
 NAMES = ("out", "lse", "dq", "dk", "dv")
-UNITS = {torch.bfloat16: 16, torch.float16: 16, torch.float32: 128}
-"""What `test_contract` allows and derives; lse is float32 always."""
 
 
 @dataclass(frozen=True)
@@ -75,26 +73,30 @@ def posed(problem: Problem) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def measured(kernel: Kernel, problem: Problem, stored: torch.dtype | None = None) -> dict[str, float]:
-    """The relative errors of a kernel on a CPU."""
     tensors, reference = posed(problem)
     return relative(results(kernel, problem, tensors, stored), reference)
 
 
-def errors(results: Sequence[Tensor], reference: Sequence[Tensor], dtype: torch.dtype) -> dict[str, float]:
+def errors(
+    found: Sequence[Tensor], expected: Sequence[Tensor], dtype: torch.dtype, units: int = 128, lse: int = 128,
+    low: float = 0.0, times: float = 1.0,
+) -> dict[str, float]:  # fmt: skip
     """Relative Frobenius error of each tensor over what is allowed: below 1 is right. Infinities must agree.
 
+    Allowed are units of the stored dtype's u, 16 in 16 bits: the floor is 0.4 u, P and out are rounded once each, and
+    scores are summed in float32. Of sums in the dtype itself `units`, of lse `lse`, times `times`; `low` at least.
     Where dq and dk vanish (one key: its weight is 1 whatever the score) they are held against the size of dv.
     """
-    found = {}
-    for name, x, expected in zip(NAMES, results, reference, strict=False):
-        stored = torch.float32 if name == "lse" else dtype
-        allowed = UNITS[stored] * FORMATS[str(stored).removeprefix("torch.")].unit_roundoff
-        same = torch.isinf(expected) & (x == expected)
-        difference, size = (x.double() - expected).masked_fill(same, 0.0), expected.masked_fill(same, 0.0).norm()
-        if size < 1e-12 * reference[-1].norm():
-            size = reference[-1].norm()
-        found[name] = float(difference.norm() / size) / allowed
-    return found
+    ratios, last = {}, expected[-1].masked_fill(expected[-1].isinf(), 0.0).norm()
+    for name, x, exact in zip(NAMES, found, expected, strict=False):
+        stored = accumulation_dtype(str(dtype)[6:]) if name == "lse" else str(dtype)[6:]
+        assert (x.shape, str(x.dtype)[6:]) == (exact.shape, stored), name
+        allowed = lse if name == "lse" else 16 if FORMATS[stored].bytes == 2 else units
+        same = torch.isinf(exact) & (x == exact)
+        difference, size = (x.double() - exact).masked_fill(same, 0.0), exact.masked_fill(same, 0.0).norm()
+        size = last if size < 1e-12 * last else size
+        ratios[name] = float(difference.norm() / size) / max(low, allowed * times * FORMATS[stored].unit_roundoff)
+    return ratios
 
 
 def within(found: dict[str, float]) -> bool:

@@ -18,7 +18,7 @@ from accuracy.kernel.base import Abilities, Kernel
 from accuracy.kernel.triton.available import TritonKernel
 from accuracy.runtime.dropout import Dropout
 from tests import sampling
-from tests.contract.kernel.problem import NAMES, Problem, relative, results
+from tests.contract.kernel.problem import NAMES, Problem, errors, relative, results, within
 
 SCALE = 0.3
 ON_A_CPU = {"eager", "chunked", "quantised", "torch_flash", "torch_math"}
@@ -101,23 +101,6 @@ SHAPES = {
 }
 
 
-def computed(subject: Subject, q, k, v, dout, **how) -> list[torch.Tensor]:
-    out, lse = subject.kernel.forward(q, k, v, scale=SCALE, **how, out_dtype=q.dtype)
-    return [out, lse, *subject.kernel.backward(dout, q, k, v, out, lse, scale=SCALE, **how, gradient_dtype=q.dtype)]
-
-
-def assert_near(found, expected, dtype: str, units: int = 128, lse: int = 256, times: float = 1.0, low: float = 0.0):
-    """Relative Frobenius errors, in units of the stored dtype's u. 16-bit tensors: 16 u. The floor is 0.4 u, P and out
-    are rounded once each, and scores are summed in float32. Of sums in the dtype itself: `units`. lse of a few keys is
-    smaller than that of all, ln 10 for ln 112, and its relative error so twice as large."""
-    for name, x, exact in zip(NAMES[-len(found) :], found, expected, strict=True):
-        stored = accumulation_dtype(dtype) if name == "lse" else dtype
-        allowed = lse if name == "lse" else 16 if FORMATS[stored].bytes == 2 else units
-        assert (x.shape, x.dtype) == (exact.shape, getattr(torch, stored)), name
-        error = float((x.double() - exact).norm() / exact.norm())
-        assert error < max(low, allowed * times * FORMATS[stored].unit_roundoff), (name, error)
-
-
 @pytest.mark.stress(18, "subject", "dtype", "shape", "causal")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
@@ -129,7 +112,8 @@ def test_it_is_right_for_every_dtype_it_states(subject: Subject, dtype: str, sha
     problem = subject.serves(dtype, SHAPES[shape], causal)
     tensors, units = problem.draw(subject.device), max(128, problem.dim)
     found = results(subject.kernel, problem, tensors)
-    assert_near(found, problem.reference(*tensors), dtype, units, units, low=subject.low)
+    ratios = errors(found, problem.reference(*tensors), problem.dtype, units, units, low=subject.low)
+    assert within(ratios), ratios
 
 
 CAUSAL = (None, 0)
@@ -145,7 +129,7 @@ FEATURES = {  # window, softcap, head dims of keys and of values, rate of dropou
 def test_features_that_it_states_are_right(subject: Subject, feature: str, dtype: str) -> None:
     """A key too many or too few or a dropped weight that is kept costs 10^-2 or more, a forgotten cap 10^-1. Dropout
     is times 1 / (1 - rate): by so much the weights that are left, and their roundings, grow beside a sum of as many
-    signs."""
+    signs. lse of a few keys is smaller than that of all, ln 10 for ln 112, and its relative error twice as large."""
     window, softcap, widths, rate = FEATURES[feature]
     asked = {"window": window != CAUSAL, "softcap": softcap, "head_dim_v": widths, "dropout": rate}
     problem = subject.serves(dtype, SHAPES["more_keys"], **{name: "" for name, given in asked.items() if given})
@@ -163,7 +147,11 @@ def test_features_that_it_states_are_right(subject: Subject, feature: str, dtype
     left, right = (problem.keys if side is None else side for side in window)
     of_weights = {} if factors is None else {"dropped": lambda *place: factors[place]}
     expected = problem.reference(*tensors, seen=(ahead >= -left) & (ahead <= right), softcap=softcap, **of_weights)
-    assert_near(computed(subject, *tensors, **how), expected, dtype, times=times)
+    q, k, v, dout = tensors
+    out, lse = subject.kernel.forward(q, k, v, scale=SCALE, **how, out_dtype=q.dtype)
+    found = subject.kernel.backward(dout, q, k, v, out, lse, scale=SCALE, **how, gradient_dtype=q.dtype)
+    ratios = errors([out, lse, *found], expected, problem.dtype, lse=256, times=times)
+    assert within(ratios), ratios
 
 
 def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str) -> None:

@@ -61,9 +61,7 @@ class Operators:
 
 
 @pytest.mark.parametrize("fault", [0.0, 2.0**-20])
-def test_folds_are_told_the_parts_of_one_call_and_one_that_changes_a_bit_is_said_and_not_used(
-    fault: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fold_has_the_parts_of_one_call_or_is_said_to_differ(fault: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward would by itself be cut in other parts, a backward have other sums. The first fold of a shape is
     compared with a call by itself, the second time nothing is compared or said. The planted fault: several items in a
     call add to what it gives."""

@@ -23,7 +23,7 @@ def test_where_eager_rounds_is_what_it_loses(monkeypatch: pytest.MonkeyPatch) ->
     bfloat16 costs all. Float64 inside, float32 outside: one rounding to nearest, at most u of each element. Chunks of
     rows change nothing, but other shapes of products may round otherwise."""
     whole, coarse = errors(eager.Eager()), errors(eager.Eager(probability_dtype="bfloat16"))
-    assert coarse["out"] > 2**-8 / 16
+    assert min(coarse[name] for name in ("out", "dq", "dk", "dv")) > 2**-8 / 16
     assert coarse["lse"] < 16 * 2**-24
     assert min(errors(eager.Eager(compute_dtype="bfloat16")).values()) > 2**-8 / 16
     fine = errors(eager.Eager(compute_dtype="float64", probability_dtype="float64"))

@@ -74,7 +74,6 @@ PLACES_OF = {  # place: tensors that it may change, the others stay to the bit
 
 
 def differing(knobs: dict[str, object], **other: object) -> set[str]:
-    """Of which tensors a further knob changes a bit."""
     pair = (results(KERNEL(**each), SINGLE, posed(SINGLE)[0]) for each in (knobs, {**knobs, **other}))
     return {name for name, one, another in zip(NAMES, *pair, strict=True) if not torch.equal(one, another)}
 

@@ -77,6 +77,5 @@ def _once(case: Case, what: str, run: Callable[[], Any]) -> Any:
 
 
 def differing(pool: RealRanks, theirs: Case, ours: Case) -> set[str]:
-    """The tensors of which a bit differs on some rank."""
     pairs = zip(results_of(pool, theirs), results_of(pool, ours), strict=True)
     return {name for a, b in pairs for name in a if not a[name].equal(b[name])}

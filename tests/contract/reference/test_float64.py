@@ -1,7 +1,6 @@
 import ast
 import math
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -108,16 +107,6 @@ def test_another_alignment_and_a_scale_in_float32_would_be_seen() -> None:
         lse = attention(*tensors, scale=scale, causal=True).lse[0, 0, :rows]
         q, k, v, dout = of_head(0, *tensors)
         assert relative_error(lse, exact(q[:rows], k, v, dout[:rows], 0.1, True)["lse"]) > least
-
-
-def test_query_heads_share_their_key_head_and_batch_items_are_apart() -> None:
-    q, k, v, dout = problem(seed=1, heads=4, heads_kv=2, batch=2, length=12)
-    reference = attention(q, k, v, dout, scale=0.3, causal=True)
-    for item, index in product(range(2), range(4)):
-        heads = ((q, index), (k, index // 2), (v, index // 2), (dout, index))
-        alone = attention(*(x[item : item + 1, :, [place]] for x, place in heads), scale=0.3, causal=True)
-        for name in ("out", "dq"):
-            assert torch.equal(getattr(reference, name)[item, :, index], getattr(alone, name)[0, :, 0])
 
 
 def test_refuses_queries_without_keys_tf32_and_autocast() -> None:

@@ -27,11 +27,6 @@ def bhsd(q: Tensor, k: Tensor, v: Tensor, **how):
     return out.transpose(1, 2), lse
 
 
-def sbhd(q: Tensor, k: Tensor, v: Tensor, **how):
-    out, lse = contiguous(*(x.transpose(0, 1) for x in (q, k, v)), **how)
-    return out.transpose(0, 1), lse
-
-
 def with_its_own_scale(q: Tensor, k: Tensor, v: Tensor, causal: bool, group: dist.ProcessGroup):
     return bhsd(q, k, v, causal=causal, softmax_scale=q.shape[-1] ** -0.5, group=group)
 
@@ -50,10 +45,6 @@ def without_mask(q: Tensor, k: Tensor, v: Tensor):
 
 def wants_a_mask(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, causal: bool):
     return with_its_own_scale(q, k, v, causal)
-
-
-def kvpacked(q: Tensor, kv: Tensor, **how):
-    return contiguous(q, *kv.unbind(2), **how)
 
 
 def qkvpacked(qkv: Tensor, **how):

@@ -6,15 +6,12 @@ from accuracy.paths.table import pairs
 from tests.measuring import measure
 
 
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ("decode", "chunked_prefill/chunk:1"), ("chunked_prefill/chunk:96", "single_device@1"),
-        ("prefix_cache/prefix:48", "chunked_prefill/chunk:48"), ("decode/page:96", "decode"),
-        ("decode_context_parallel@1", "single_device@1"), ("split_kv/splits:1@1", "single_device@1"),
-        ("prefix_cache/prefix:48/wire:float8_e5m2", "chunked_prefill/chunk:48/wire:float8_e5m2"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("a", "b"), [
+    ("decode", "chunked_prefill/chunk:1"), ("chunked_prefill/chunk:96", "single_device@1"),
+    ("prefix_cache/prefix:48", "chunked_prefill/chunk:48"), ("decode/page:96", "decode"),
+    ("decode_context_parallel@1", "single_device@1"), ("split_kv/splits:1@1", "single_device@1"),
+    ("prefix_cache/prefix:48/wire:float8_e5m2", "chunked_prefill/chunk:48/wire:float8_e5m2"),
+])  # fmt: skip
 def test_paths_of_the_same_kernel_calls_are_equal(a: str, b: str) -> None:
     paths = (f"path_a={a}+eager", f"path_b={b}+eager")
     found = pairs(measure("device=cpu", "dtype=bfloat16", *paths, "problem.seqlen=96"))

@@ -19,9 +19,13 @@ from tests.unit.api.attention import attend
 pytestmark = pytest.mark.xdist_group("packages")  # they share the pool
 SOMEBODY, VARLEN = (Path(__file__).with_name(f"{name}.py") for name in ("somebody", "strangers_varlen"))
 LAYOUTS = {
-    "contiguous": "bshd", "bhsd": "bhsd", "with_its_own_scale": "bhsd", "kvpacked": "kvpacked",
-    "qkvpacked": "qkvpacked", "sbhd": "sbhd", "varlen": "thd", "in_the_default_group": "bshd", "without_lse": "bshd",
+    "contiguous": "bshd", "bhsd": "bhsd", "with_its_own_scale": "bhsd", "varlen": "thd",
+    "in_the_default_group": "bshd", "without_lse": "bshd",
 }  # fmt: skip
+
+
+PACKED, ZIGZAG = ("thd", "problem.batch=2"), ("variant.sharding=zigzag",)
+OF_TWO = (*PACKED, "problem.documents=24+40", "problem.seqlen=64")
 
 
 def words(function: str, layout: str = "bshd", *more: str) -> list[str]:
@@ -37,11 +41,11 @@ def measure(pool: RealRanks, function: str, layout: str, *more: str) -> pd.DataF
 
 
 @pytest.mark.parametrize("function", LAYOUTS)
-def test_every_layout_is_the_reference_in_float64(pool: RealRanks, function: str) -> None:
-    """As for our own variants: 1e-12 is 10^4 units of float64 and 10^-7 of a lost key."""
-    more = ["problem.heads_kv=4"] if function == "qkvpacked" else []
+def test_every_way_to_be_called_is_the_reference_in_float64(pool: RealRanks, function: str) -> None:
+    """As for our own variants: 1e-12 is 10^4 units of float64 and 10^-7 of a lost key. Of other layouts:
+    `tests/unit/api/test_calling.py`."""
     sizes = "world_size=3" if function == "in_the_default_group" else "world_size=[1,3]"
-    rows = measure(pool, function, LAYOUTS[function], sizes, *more)
+    rows = measure(pool, function, LAYOUTS[function], sizes)
     assert rows["error_rel"].max() < 1e-12
     reasons = {"lse": {"the function returns no lse"}} if function == "without_lse" else {}
     for tensor in ("out", "lse", "dq", "dk", "dv", "delta"):
@@ -51,9 +55,7 @@ def test_every_layout_is_the_reference_in_float64(pool: RealRanks, function: str
         assert set(found["reason"]) == reasons.get(tensor, set(found["reason"]))
 
 
-def test_one_device_is_not_blamed_for_ranks_and_one_rank_s_fault_is_found_there(
-    pool: RealRanks,
-) -> None:
+def test_one_device_is_not_blamed_for_ranks_and_one_rank_s_fault_is_found_there(pool: RealRanks) -> None:
     rows = measure(pool, "of_one_device", "bshd", "world_size=[1,3]").set_index("world_size")
     assert set(rows.loc[1, "status"]) == {"ok"}
     assert rows.loc[3, "status"] == "unsupported"
@@ -76,6 +78,8 @@ def test_a_mistake_stops_in_one_line() -> None:
         (words("contiguous", "hsbd"), "layout 'hsbd' is unknown; allowed: bhsd"),
         (words("contiguous", "bshd", "world=simulated"), "use world=processes"),
         (words("qkvpacked", "qkvpacked"), "needs problem.heads_kv=4, not 2"),
+        (words("ring", *OF_TWO, "world_size=3", "problem.padding=end"), "into 3 parts: 40 is no multiple of it"),
+        (words("ring", *OF_TWO, "world_size=2", "variant.sharding=30+34"), "use sharding=contiguous"),
     ):
         assert message in refused(*given)
 
@@ -105,49 +109,39 @@ def test_a_function_is_given_the_window_and_cap_that_it_has_words_for() -> None:
         assert worst > 1e-2 if fn is window_is_short else worst < 1e-12, features
 
 
-PACKED, ZIGZAG = ("thd", "problem.batch=2"), ("variant.sharding=zigzag",)
+EVERY = ("world_size=[1,2,4]", "problem.mask=[causal,full]", "problem.seqlen=64")
+LAST = ("problem.seqlen=62", "problem.padding=end", "problem.mask=full", "world_size=4")
 
 
-@pytest.mark.parametrize(
-    ("function", "documents", "more"),
-    [
-        ("ring", "24+40", ()), ("zigzag", "24+40", ZIGZAG), ("llama3", "24+40", ()), ("llama3", "5+38+21", ()),
-        ("llama3", "", ()), ("whole", "21+40+3", ZIGZAG),  # told of all borders; padded to 24, 40 and 4 on two ranks
-        ("whole_without_padding", "24+40", (*ZIGZAG, "variant.layout=thd_whole")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("function", "documents", "more"), [
+    ("ring", "24+40", EVERY), ("zigzag", "24+40", (*EVERY, *ZIGZAG)), ("llama3", "24+40", EVERY),
+    ("llama3", "5+38+21", EVERY), ("llama3", "", EVERY), ("llama3", "30+32", LAST),
+    ("whole", "21+40+3", (*EVERY, *ZIGZAG)),  # told of all borders; padded to 24, 40 and 4 on two ranks
+    ("whole_without_padding", "24+40", (*EVERY, *ZIGZAG, "variant.layout=thd_whole")),
+])  # fmt: skip
 def test_documents_of_every_rank_are_the_reference_in_float64(
     pool: RealRanks, function: str, documents: str, more: tuple[str, ...]
 ) -> None:
     """1e-12 is 10^4 units of float64 and 10^-7 of a lost key."""
     more += (f"problem.documents={documents}",) if documents else ()
-    rows = measure(
-        pool, function, *PACKED, "world_size=[1,2,4]", "problem.mask=[causal,full]", "problem.seqlen=64", *more
-    )
+    rows = measure(pool, function, *PACKED, *more)
     assert set(rows["status"]) == {"ok"}
     assert rows["error_rel"].max() < 1e-12
 
 
-def test_keys_that_pad_a_document_and_are_counted_are_found(pool: RealRanks) -> None:
-    how = "problem.documents=21+43", "variant.sharding=zigzag", "problem.seqlen=64", "problem.mask=full", "world_size=2"
-    found = measure(pool, "whole_padding_is_counted", *PACKED, *how)
-    assert {"out", "lse", "dq", "dk", "dv"} <= set(found.loc[found["error_rel"] > 1e-3, "tensor"])
-
-
-def test_padding_behind_documents_is_not_counted(pool: RealRanks) -> None:
-    how = "problem.documents=30+32", "problem.seqlen=62", "problem.padding=end", "problem.mask=full", "world_size=4"
-    assert measure(pool, "llama3", *PACKED, *how)["error_rel"].max() < 1e-12
-
-
-def test_a_border_that_one_rank_has_wrong_is_found(pool: RealRanks) -> None:
+@pytest.mark.parametrize(("function", "documents", "more"), [
+    ("whole_padding_is_counted", "21+43", (*ZIGZAG, "problem.mask=full")),
+    ("a_border_is_off_by_one_on_rank_one", "24+40", ("problem.batch=1",)),
+])  # fmt: skip
+def test_counted_padding_and_a_border_that_one_rank_has_wrong_are_found(
+    pool: RealRanks, function: str, documents: str, more: tuple[str, ...]
+) -> None:
     """Rows are of the tokens that the rank has: those of the other rank's queries are right."""
-    function = "a_border_is_off_by_one_on_rank_one"
-    found = measure(
-        pool, function, *PACKED, "problem.documents=24+40", "problem.seqlen=64", "problem.batch=1", "world_size=2"
-    )
+    how = f"problem.documents={documents}", "problem.seqlen=64", "world_size=2", *more
+    found = measure(pool, function, *PACKED, *how)
     assert {"out", "lse", "dq", "dk", "dv"} <= set(found.loc[found["error_rel"] > 1e-3, "tensor"])
     of_queries = found[found["tensor"].isin(["out", "lse", "dq"])].groupby("rank")["error_rel"].max()
-    assert of_queries[0] < 1e-12 < 1e-3 < of_queries[1]
+    assert function == "whole_padding_is_counted" or of_queries[0] < 1e-12 < 1e-3 < of_queries[1]
 
 
 def test_the_public_entries_take_documents_over_ranks_and_accuse_the_one_function_that_is_wrong() -> None:
@@ -155,11 +149,3 @@ def test_the_public_entries_take_documents_over_ranks_and_accuse_the_one_functio
     functions = strangers_varlen.ring, strangers_varlen.a_border_is_off_by_one_on_rank_one
     found = accuracy.diagnose(accuracy.measure(functions, world_size=2, dtype="float32", **how)).verdicts  # type: ignore[arg-type]
     assert {*found.loc[found["label"].isin(BUGS), "variant"]} == {functions[1].__name__}
-
-
-def test_documents_that_ranks_cannot_share_are_told_in_a_line() -> None:
-    for more, told in (
-        (("world_size=3", "problem.padding=end"), "cuts each document into 3 parts: 40 is no multiple of it"),
-        (("world_size=2", "variant.sharding=30+34"), "use sharding=contiguous"),
-    ):
-        assert told in refused(*words("ring", *PACKED, "problem.documents=24+40", "problem.seqlen=64", *more))

@@ -95,9 +95,7 @@ def test_in_float64_it_is_the_reference_on_every_rank_and_tensor(variant: str, r
 @pytest.mark.stress(20, "variant", "feature")
 @pytest.mark.parametrize("mask", ["causal", "full"])
 @pytest.mark.parametrize("feature", FEATURES)
-def test_in_float64_it_is_the_reference_with_every_feature_or_unsupported(
-    variant: str, run, feature: str, mask: str, stated
-) -> None:
+def test_in_float64_every_feature_is_right_or_unsupported(variant: str, run, feature: str, mask: str, stated) -> None:
     results, needed = run(f"problem.mask={mask}", *FEATURES[feature]), set(feature.split("+"))
     if needed <= set(stated[0].features) & set(stated[1].features):
         assert_exact(results)

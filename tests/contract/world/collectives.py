@@ -127,8 +127,6 @@ def beyond_gloo(make: Make, rank: int, size: int, group: dist.ProcessGroup) -> t
 
 
 def in_order(parts: Sequence[Tensor], order: str, owner: int) -> Tensor:
-    """The sum, by hand."""
-
     def plus(a: Tensor, b: Tensor) -> Tensor:
         return (a.float() + b.float()).to(a.dtype) if a.element_size() == 1 else a + b
 
@@ -170,7 +168,6 @@ def reductions(
 
 
 def same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
-    """Whether all bits agree."""
     pairs = [(x.cpu().contiguous().view(torch.uint8), y.cpu().contiguous().view(torch.uint8))
              for x, y in zip(found, expected, strict=True)]  # fmt: skip
     return all(torch.equal(x.view(-1), y.view(-1)) for x, y in pairs)

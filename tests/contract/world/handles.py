@@ -7,7 +7,6 @@ import torch.distributed as dist
 
 
 def found(rank: int, size: int, device: str) -> list[str]:
-    """Which promises of the handles do not hold."""
     mine, wrong = torch.full((4,), rank, device=device), []
     theirs = torch.empty_like(mine)
     sent = dist.isend(mine, (rank + 1) % size)

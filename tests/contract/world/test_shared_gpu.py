@@ -12,9 +12,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize(("size", "device"), CASES)
-def test_every_collective_has_gloo_s_bits_every_sum_those_of_its_order_and_a_planted_fault_is_named(
-    size: int, device: str
-) -> None:
+def test_every_collective_and_sum_has_the_bits_it_should_and_a_planted_fault_is_named(size: int, device: str) -> None:
     """In every dtype, on every rank, in a group of two; NCCL's bits where each has a GPU. A tree of 3 has one alone.
     Through main memory, and where each rank opens the others' memory on a GPU. Faults are planted in 3 ranks."""
     planted = NAMED if size == 3 and device != "cuda" else {}

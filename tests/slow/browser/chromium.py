@@ -22,7 +22,6 @@ def missing() -> str:
 
 @contextmanager
 def started() -> Iterator[Any]:
-    """playwright's Browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
@@ -56,11 +55,9 @@ class Visit:
         self.page.close()
 
     def settled(self) -> None:
-        """Wait until every view shows the state of the bar."""
         self.page.wait_for_selector(DRAWN)
 
     def choose(self, **values: str) -> None:
-        """Choose values in the bar; every view has followed."""
         for name, value in values.items():
             self.page.locator("#bar").get_by_label(name, exact=True).select_option(value)
             self.settled()
@@ -70,12 +67,10 @@ class Visit:
         self.page.get_by_role("combobox", name="Rows", exact=True).select_option(which)
 
     def chosen(self) -> dict[str, str]:
-        """What the bar shows, by label."""
         script = "all => Object.fromEntries(all.map(each => [each.ariaLabel, each.value]))"
         return dict(self.page.locator("#bar select").evaluate_all(script))
 
     def column(self, name: str) -> list[str]:
-        """The shown texts of a column of the table of all rows."""
         heads = self.page.locator("#row-explorer thead th").all_inner_texts()
         place = next(place for place, text in enumerate(heads) if text.split(" ")[0] == name)
         return list(self.page.locator(ROWS).evaluate_all(f"rows => rows.map(row => row.children[{place}].innerText)"))
@@ -84,5 +79,4 @@ class Visit:
         return str(self.page.locator("#row-explorer [role=status]").inner_text())
 
     def is_quiet(self, path: Path) -> bool:
-        """Whether it said nothing and asked for nothing but itself."""
         return not self.said and [url for url in self.requested if not url.startswith("data:")] == [path.as_uri()]

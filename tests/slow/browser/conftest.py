@@ -78,13 +78,5 @@ def proven(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One variant, over the ranks."""
-    made = tmp_path_factory.mktemp("alone")
-    run_of(made, shape(variants=("ring",), exponents={"ring": 0.2, "single_device": 0.0}))
-    return write_report(made).path
-
-
-@pytest.fixture(scope="session")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(write_run(tmp_path_factory.mktemp("hostile"), HOSTILE_SHAPE)).path

@@ -25,7 +25,6 @@ def visit(browser: Any, report: Path) -> Iterator[Visit]:
 
 
 def not_of(visit: Visit, case: dict[str, str]) -> list[str]:
-    """Views that show another case than this one."""
     page = visit.page
     wrong = [name for name, value in case.items() if visit.chosen()[name] != value]
     titles = {each: page.locator(f"#view-{each} h3").inner_text() for each in ("growth", "rank", "token", "cost")}
@@ -52,9 +51,7 @@ def test_the_headlines_case_is_what_every_view_shows(browser: Any, visit: Visit,
         assert {"tensor", "growth", "rank", "token", "cost", "matrix"} <= set(not_of(made, CASE))
 
 
-def test_a_cell_of_the_matrix_and_a_card_of_why_drive_every_view_and_the_address_keeps_it(
-    browser: Any, visit: Visit
-) -> None:
+def test_the_matrix_and_a_card_of_why_drive_every_view_and_the_address_keeps_it(browser: Any, visit: Visit) -> None:
     visit.page.locator("#matrix button[data-case='zigzag|dq']").press("Enter")
     visit.settled()
     assert not_of(visit, {**CASE, "tensor": "dq", "variant": "zigzag"}) == []
@@ -72,9 +69,7 @@ def test_a_cell_of_the_matrix_and_a_card_of_why_drive_every_view_and_the_address
     assert {name: visit.chosen()[name] for name in CASE} == CASE
 
 
-def test_every_measured_setting_tensor_and_measure_is_drawn_with_the_numbers_of_the_table(
-    visit: Visit, folder: Path
-) -> None:
+def test_every_setting_tensor_and_measure_is_drawn_with_the_numbers_of_the_table(visit: Visit, folder: Path) -> None:
     for dtype in ("float32", "float64", "bfloat16"):
         for tensor in ("lse", "dk"):
             visit.choose(dtype=dtype, tensor=tensor)
@@ -107,9 +102,7 @@ def test_hovering_and_arrow_keys_read_a_charts_values_with_their_seeds(visit: Vi
     assert not visit.page.locator("#view-growth [role=status]").inner_text().startswith("ring,")
 
 
-def test_another_report_lies_under_this_one_as_dotted_lines_and_runs_nothing(
-    visit: Visit, report: Path, hostile: Path, tmp_path: Path
-) -> None:
+def test_another_report_lies_dotted_under_this_one(visit: Visit, report: Path, hostile: Path, tmp_path: Path) -> None:
     dotted = visit.page.locator("#view-growth svg g[stroke-dasharray='1 4'] path")
     file, shown = visit.page.locator("#bar input[type=file]"), visit.page.locator("#shown")
     assert dotted.count() == 0
@@ -130,9 +123,7 @@ def test_another_report_lies_under_this_one_as_dotted_lines_and_runs_nothing(
     assert visit.said == []
 
 
-def test_the_keyboard_turns_pages_sorts_and_opens_a_row_and_downloads_hold_what_is_shown(
-    browser: Any, report: Path
-) -> None:
+def test_the_keyboard_turns_sorts_and_opens_rows_and_downloads_hold_what_is_shown(browser: Any, report: Path) -> None:
     def downloaded(button: str) -> list[str]:
         with page.expect_download() as caught:
             page.get_by_role("button", name=button).click()
@@ -165,9 +156,7 @@ def test_the_keyboard_turns_pages_sorts_and_opens_a_row_and_downloads_hold_what_
         assert page.locator("tr.more").count() == 0
 
 
-def test_of_fifty_thousand_rows_every_one_is_there_sorted_and_filtered_as_the_table_says(
-    browser: Any, tmp_path: Path
-) -> None:
+def test_of_fifty_thousand_rows_every_one_is_there_sorted_and_filtered(browser: Any, tmp_path: Path) -> None:
     path = write_report(write_large_run(tmp_path)).path
     results = pd.read_parquet(tmp_path / "results.parquet")
     with Visit(browser, path, unfold=True) as visit:

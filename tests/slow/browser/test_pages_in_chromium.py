@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from accuracy.cli import check
+from accuracy.report.build import write_report
 from tests.slow.browser.chromium import Visit
 from tests.unit.gate import made_up
 from tests.unit.gate.made_up import MadeUp, write_baseline
 from tests.unit.report.synthetic import HOSTILE
+from tests.unit.report.tables import run_of, shape
 
 pytestmark = pytest.mark.browser
 MOST_NODES, MOST_SCREENS, MOST_PAGES, MOST_WORDS = 4000, 6, 12, 12
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_the_first_screen_holds_headline_picture_and_matrix_and_the_page_is_short(
-    browser: Any, report: Path, scripts: bool
-) -> None:
+def test_the_first_screen_holds_what_matters_and_the_page_is_short(browser: Any, report: Path, scripts: bool) -> None:
     with Visit(browser, report, scripts=scripts) as visit:
         page = visit.page
         assert page.locator("#badge").inner_text() == "BUG"
@@ -49,11 +49,10 @@ def test_the_first_screen_holds_headline_picture_and_matrix_and_the_page_is_shor
 
 
 FIRST_CHART = "Math.min(...[...document.querySelectorAll('main svg')].map((each) => each.getBoundingClientRect().top))"
+BADGES = [("report", "BUG"), ("drifted", "ROUNDING"), ("hostile", "EXCESS ROUNDING")]
 
 
-@pytest.mark.parametrize(
-    ("name", "badge"), [("report", "BUG"), ("drifted", "ROUNDING"), ("hostile", "EXCESS ROUNDING")]
-)
+@pytest.mark.parametrize(("name", "badge"), BADGES)
 def test_a_phone_s_first_screen_has_badge_title_numbers_and_the_first_chart(
     browser: Any, request: pytest.FixtureRequest, name: str, badge: str
 ) -> None:
@@ -102,16 +101,15 @@ def test_a_proven_cause_has_no_exponent_beside_it_and_a_chart_is_saved(browser: 
         assert "tensor=dk" in (visit.page.locator("#view-growth-dk .offered code").text_content() or "")
 
 
-def test_a_chart_that_can_say_nothing_is_left_out_and_a_command_can_be_copied(
-    browser: Any, report: Path, alone: Path
-) -> None:
+def test_charts_that_say_nothing_are_left_out_and_commands_copied(browser: Any, report: Path, tmp_path: Path) -> None:
     with Visit(browser, report) as visit:
         assert visit.page.locator("#view-cost").count() == 1
         box = visit.page.locator(".advice pre.command code")
         assert box.inner_text() == "accuracy experiment=diagnose variant=ring"
         assert visit.page.locator(".advice").get_by_role("button", name="Copy").is_visible()
         assert visit.page.locator("#environment").get_by_role("button", name="Copy").count() == 0
-    with Visit(browser, alone) as visit:
+    run_of(tmp_path, shape(variants=("ring",), exponents={"ring": 0.2, "single_device": 0.0}))
+    with Visit(browser, write_report(tmp_path).path) as visit:
         assert visit.page.locator("#view-growth").bounding_box()["width"] > 1000
         assert visit.page.locator("#view-cost, #view-setting, #claims").count() == 0
 
@@ -169,9 +167,7 @@ def test_a_page_is_quiet_asks_for_nothing_never_scrolls_sideways_and_is_readable
     assert all(ink not in (paper, ground) for paper, ink, ground in found)
 
 
-def test_a_forbidden_request_is_heard_and_a_hostile_string_does_nothing(
-    browser: Any, report: Path, hostile: Path, tmp_path: Path
-) -> None:
+def test_a_request_is_heard_and_hostile_text_is_text(browser: Any, report: Path, hostile: Path, tmp_path: Path) -> None:
     broken, careless = tmp_path / "broken.html", tmp_path / "careless.html"
     fault = '<script>fetch("https://example.invalid/")</script><img src="https://example.invalid/x.png">'
     broken.write_text(report.read_text(encoding="utf-8").replace("</main>", f"{fault}</main>"), encoding="utf-8")

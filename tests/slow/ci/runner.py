@@ -99,7 +99,6 @@ class Runner:
         return 0
 
     def shell(self, line: str) -> int:
-        """The status of a line of a Dockerfile."""
         return self._step({"run": line})
 
     def _step(self, step: dict[str, Any]) -> int:

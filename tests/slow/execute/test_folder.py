@@ -1,5 +1,6 @@
 """A run's folder: one run at a time, and one bad file never stops a run or spoils a number."""
 
+import json
 import os
 import shutil
 import socket
@@ -58,17 +59,23 @@ def test_a_damaged_file_is_measured_again_and_nothing_else_is(finished: CommandL
         table.read_results(run)
 
 
-def test_a_damaged_run_json_is_told_in_one_line(finished: CommandLine) -> None:
-    for content in (b"null", b"{", b'{"fingerprint": null}', b"[" * 5000, b"\xff"):
-        (finished.folder / "run" / "run.json").write_bytes(content)
-        answer = finished(*WORDS)
-        assert (answer.status, answer.err.count("\n")) == (2, 1), content
-        assert answer.err.startswith("accuracy: run/run.json ")
+def test_a_run_json_that_is_damaged_or_of_another_setting_is_refused_in_one_line(finished: CommandLine) -> None:
+    path = finished.folder / "run" / "run.json"
+    about = json.loads(path.read_text())
+    told = {}
+    for key in ("code", "device", "torch", "knobs"):
+        other = json.dumps(about | {"fingerprint": about["fingerprint"] | {key: "another"}}).encode()
+        told[other] = f"output_dir=run holds rows of another setting ({key} was another, is "
+    damaged = (b"null", b"{", b'{"fingerprint": null}', b"[" * 5000, b"\xff")
+    for content, words in (told | dict.fromkeys(damaged, "run/run.json ")).items():
+        path.write_bytes(content)
+        answer = finished(*WORDS, "seed=2")
+        assert (answer.status, answer.err.count("\n"), path.read_bytes()) == (2, 1, content)
+        assert answer.err.startswith(f"accuracy: {words}")
+    assert len(list(finished.folder.glob("run/results/*"))) == 2
 
 
-def test_files_of_others_are_left_alone_and_what_a_killed_run_left_is_removed(
-    finished: CommandLine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_others_files_stay_and_a_killed_run_s_go(finished: CommandLine, caplog: pytest.LogCaptureFixture) -> None:
     run = finished.folder / "run"
     stranger = run / "results" / "notes.txt"
     left = [run / "results" / ".0123456789ab.parquet.4711", run / ".run.json.4711"]

@@ -1,5 +1,4 @@
 import json
-import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -16,50 +15,29 @@ from accuracy.results import storage, table
 from tests import planting, processes
 from tests.command_line import SHORT, TINY, Answer, CommandLine, finish, start
 from tests.measuring import composed, numbers
-
-
-def test_a_folder_of_another_setting_is_refused(accuracy: CommandLine) -> None:
-    assert accuracy(*SHORT, "output_dir=run").status == 0
-    path = accuracy.folder / "run" / "run.json"
-    about = json.loads(path.read_text())
-    for key in ("code", "device", "torch", "knobs"):
-        path.write_text(json.dumps(about | {"fingerprint": about["fingerprint"] | {key: "another"}}))
-        before = path.read_bytes()
-        answer = accuracy(*SHORT, "output_dir=run", "seed=1")
-        assert answer.status == command.USAGE_ERROR
-        assert answer.err.startswith(f"accuracy: output_dir=run holds rows of another setting ({key} was another, is ")
-        assert answer.err.count("\n") == 1
-        assert path.read_bytes() == before
-    assert len(list(accuracy.folder.glob("run/results/*"))) == 1
-
-
-def folder_for(*words: str) -> Path:
-    config = composed(*words)
-    return folder_of(read_settled(config), config)
-
+from tests.slow.ci.runner import git
 
 NO_NUMBERS = ("report=false", "dry_run=true", "workers=2")
-NUMBERS = (
-    "variant=ring", "kernel=eager", "precision.merge=double", "inputs=outliers", "inputs.gaussian.std=2",
-    "problem=issue42", "problem.seqlen=64", "dtype=float32", "world_size=2", "seed=1", "name=other",
-)  # fmt: skip
+NUMBERS = ("variant=ring", "precision.merge=double", "problem.seqlen=64", "seed=1", "name=other")
 
 
 def test_the_default_folder_is_that_of_the_numbers_and_a_given_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same command finds it again, whatever changes no number; other code has another one."""
+
+    def folder_for(*words: str) -> Path:
+        config = composed(*words)
+        return folder_of(read_settled(config), config)
+
     own = folder_for()
     assert {folder_for(knob) for knob in NO_NUMBERS} == {own}
     assert len({own, *(folder_for(knob) for knob in NUMBERS)}) == 1 + len(NUMBERS)
-    mine = folder_for("name=mine")
-    assert (mine.parent, mine.name[:5]) == (Path("outputs"), "mine-")
+    assert str(folder_for("name=mine")).startswith("outputs/mine-")
     assert folder_for("output_dir=here") == Path("here")
     monkeypatch.setattr(provenance, "code_digest", lambda: "another")
     assert folder_for() != own
 
 
-def test_a_dry_run_prints_the_plan_and_writes_nothing_and_a_run_ends_with_a_table_and_says_what_it_was(
-    accuracy: CommandLine,
-) -> None:
+def test_a_dry_run_prints_the_plan_and_a_run_ends_with_a_table_and_says_what_it_was(accuracy: CommandLine) -> None:
     words = (*SHORT, "variant=[single_device,ring]", "world_size=[1,2]")
     answer = accuracy(*words, "dry_run=true")
     assert answer.status == 0
@@ -129,14 +107,7 @@ EDITED = ("variant=callable", "variant.fn=edited_package.my_attention", "world=p
          "output_dir=run")  # fmt: skip
 
 
-def git(folder: Path, *words: str) -> str:
-    command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def test_after_an_edit_the_same_command_measures_again_and_one_table_has_one_code(
-    accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_edit_is_measured_again_by_the_same_command(accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = accuracy.folder
     package = folder / "edited_package"
     package.mkdir()
@@ -153,7 +124,7 @@ def test_after_an_edit_the_same_command_measures_again_and_one_table_has_one_cod
         return done.out + done.err, functions["edited_package.my_attention"]["repositories"][0]
 
     _, about = told(accuracy(*EDITED))
-    assert (about["git_commit"], about["dirty"], about["files"]) == (git(folder, "rev-parse", "HEAD"), False, 3)
+    assert (about["git_commit"], about["dirty"], about["files"]) == (git(folder, "rev-parse", "HEAD").strip(), False, 3)
     rows = len(table.read_results(folder / "run"))
     assert "1 found done" in told(accuracy(*EDITED))[0]
     (package / "scaling.py").write_text("FACTOR = 4.0\n")  # of another size: both writes may fall in one second
@@ -166,44 +137,10 @@ def test_after_an_edit_the_same_command_measures_again_and_one_table_has_one_cod
     assert len(list(folder.glob("run/other_code/*/results/*.parquet"))) == 1
 
 
-OUT_OF_MEMORY = "raise torch.OutOfMemoryError('CUDA out of memory')"
-ON_RANK_1 = "if rank.world.rank == 1: {}"
-RAISES = "forward", ON_RANK_1.format("raise ValueError('planted')")
-BROKEN = {  # which way, what it does in the end, and the reason in the row
-    "raises": (*RAISES, "rank 1: ValueError: planted"),
-    "hungry": ("forward", ON_RANK_1.format(OUT_OF_MEMORY), "rank 1: OutOfMemoryError: CUDA out of"),
-    "gives_nan": ("backward", "dq[0, 0, 0, :2] = torch.nan", "4 non-finite values in dq"),  # two on each rank
-    "upcasts": (
-        "backward", "dv = dv.double() if rank.world.rank == 1 else dv",
-        "WrongResult: dv came as float64, expected float32",
-    ),
-    "misshapes": ("backward", "dk = dk[:, :1]", "WrongResult: dk came as (1, 1, 2, 8), expected (1, 16, 2, 8)"),
-    "waits_for_ever": (
-        "backward", "rank.world.rank == 0 and await rank.world.exchange((dq,), 1, 1)", "Deadlock: rank 0 waits for",
-    ),
-    "writes_to_its_inputs": ("forward", "q.mul_(2)", "rank 0: RuntimeError: the variant wrote to its inputs"),
-}  # fmt: skip
-
-
-def test_a_failing_variant_is_a_row_with_its_reason_and_the_run_goes_on(accuracy: CommandLine) -> None:
-    for name, (way, statement, _) in BROKEN.items():
-        planting.last(accuracy.folder / "parts", name, way, statement)
-    words = (*SHORT, f"variant=[{','.join([*BROKEN, 'zigzag'])}]", "output_dir=run")
-    answer = accuracy("--config-dir=parts", *words)
-    assert answer.status == 0
-    assert f"1 measured, 0 unsupported, {len(BROKEN)} failed" in answer.out
-    results = table.read_results(accuracy.folder / "run")
-    assert set(results[results["status"] == table.OK]["variant"]) == {"zigzag"}
-    for name, (*_, reason) in BROKEN.items():
-        (found,) = results.loc[results["variant"] == name, "reason"].unique()
-        assert found.startswith(reason)
-    assert results[results["variant"] == "gives_nan"]["nonfinite"].max() == 4  # its numbers are kept
-
-
 def test_when_nothing_could_be_measured_the_status_says_so_every_time(accuracy: CommandLine) -> None:
     """Also when unsupported cases were found done: they are no measurement. (36 tokens: zigzag does not support four
     ranks.)"""
-    parts = planting.last(accuracy.folder / "parts", "raises", *RAISES)
+    parts = planting.last(accuracy.folder / "parts", "raises", "forward", "raise ValueError('planted')")
     code = (parts / "variant" / "raises.py").read_text()
     planting.variant(parts, "mirrored", code.replace("Planted()", "Planted(shardings=('zigzag',))"), "zigzag")
     words = (*SHORT, "variant=[raises,mirrored]", "world_size=[2,4]", "problem.seqlen=36", "output_dir=run")

@@ -60,7 +60,6 @@ def attend(
 
 
 def right(q, k, v, causal=True, softmax_scale=None, group=None, hop=Shift):  # type: ignore[no-untyped-def]
-    """Called as a newcomer's function may be."""
     return attend(q, k, v, causal=causal, softmax_scale=softmax_scale or q.shape[-1] ** -0.5, group=group, hop=hop)
 
 
@@ -69,7 +68,6 @@ def wrong_from_three_ranks_on(q, k, v, causal=True, softmax_scale=None, group=No
 
 
 def picky(q, k, v, *, causal, softmax_scale, group):  # type: ignore[no-untyped-def]
-    """Right where it does not refuse."""
     if q.element_size() != 2 or not causal or q.shape[3] < 64:
         raise ValueError("bfloat16 and float16, causal, head_dim 64 or more")
     return right(q, k, v, causal, softmax_scale, group)

@@ -75,12 +75,9 @@ def attention_of(product: Product, factor: float = 1.0) -> Callable[..., Any]:
 
 
 @pytest.mark.stress(2)
-@pytest.mark.parametrize(
-    ("product", "words"),
-    [
-        (tf32, "rounded to 10 bits"), (tf32_cut, "cut off to 10 bits"), (split_16, "about 16 bits"), (cut_sums, ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("product", "words"), [
+    (tf32, "rounded to 10 bits"), (tf32_cut, "cut off to 10 bits"), (split_16, "about 16 bits"), (cut_sums, ""),
+])  # fmt: skip
 def test_tensor_cores_arithmetic_is_no_fault(product: Product, words: str, few_grids: None) -> None:
     """Also where a function computes so whatever comes: float64, and P beside 16-bit inputs."""
     found = accuracy.diagnose(attention_of(product), **SMALL | {"dtype": ["float16", "float32", "float64"]})
@@ -88,14 +85,11 @@ def test_tensor_cores_arithmetic_is_no_fault(product: Product, words: str, few_g
     assert words in found.sentence
 
 
-@pytest.mark.parametrize(
-    ("product", "arithmetic", "passes", "warned"),
-    [
-        (tf32, None, True, True), (tf32, "tf32", True, False), (tf32_cut, "tf32", True, False),
-        (tf32, "float32", False, False), (split_16, "float32", False, False), (cut_sums, None, True, False),
-        (float16, None, False, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("product", "arithmetic", "passes", "warned"), [
+    (tf32, None, True, True), (tf32, "tf32", True, False), (tf32_cut, "tf32", True, False),
+    (tf32, "float32", False, False), (split_16, "float32", False, False), (cut_sums, None, True, False),
+    (float16, None, False, False),
+])  # fmt: skip
 def test_assert_accurate_takes_what_was_said_and_tells_what_was_not(
     product: Product, arithmetic: str | None, passes: bool, warned: bool
 ) -> None:
@@ -116,13 +110,10 @@ def few_rows(out: Tensor) -> Tensor:
 
 
 @pytest.mark.stress(2, "product")
-@pytest.mark.parametrize(
-    ("product", "dtype", "fault"),
-    [
-        (torch.matmul, "float16", few_rows), (torch.matmul, "float16", lambda out: out * 1.05),
-        (torch.matmul, "float32", lambda out: out * 1.00003), (tf32, "float32", lambda out: out * 1.01),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("product", "dtype", "fault"), [
+    (torch.matmul, "float16", few_rows), (torch.matmul, "float16", lambda out: out * 1.05),
+    (torch.matmul, "float32", lambda out: out * 1.00003), (tf32, "float32", lambda out: out * 1.01),
+])  # fmt: skip
 def test_a_fault_of_a_format_s_size_is_no_arithmetic_and_one_beside_tf32_is_found(
     product: Product, dtype: str, fault: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,15 +141,12 @@ def in_8_bits(x: Tensor, form: torch.dtype, is_scaled: bool) -> Tensor:
 
 
 @pytest.mark.stress(2)
-@pytest.mark.parametrize(
-    ("tensors", "form", "is_scaled", "wrong"),
-    [
-        ("k", torch.float8_e4m3fn, False, ""), ("k", torch.float8_e4m3fn, False, "last key"),
-        ("qk", torch.int8, True, "last key"), ("qk", torch.float8_e5m2, True, ""), ("q", torch.float8_e5m2, False, ""),
-        ("k", torch.float8_e4m3fn, False, "scale"), ("qk", torch.int8, True, ""),
-        ("qk", torch.int8, True, "v in float16"), ("qk", torch.int8, True, "last key, v in float16"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("tensors", "form", "is_scaled", "wrong"), [
+    ("k", torch.float8_e4m3fn, False, ""), ("k", torch.float8_e4m3fn, False, "last key"),
+    ("qk", torch.int8, True, "last key"), ("qk", torch.float8_e5m2, True, ""), ("q", torch.float8_e5m2, False, ""),
+    ("k", torch.float8_e4m3fn, False, "scale"), ("qk", torch.int8, True, ""),
+    ("qk", torch.int8, True, "v in float16"), ("qk", torch.int8, True, "last key, v in float16"),
+])  # fmt: skip
 def test_q_or_k_in_8_bits_is_a_fact_and_a_fault_beside_it_is_found(
     tensors: str, form: torch.dtype, is_scaled: bool, wrong: str, few_grids: None
 ) -> None:

@@ -99,9 +99,7 @@ def test_few_numbers_whose_errors_point_one_way_by_chance_are_no_bug(monkeypatch
     assert accused[5.0] == 0 < accused[0.0]
 
 
-def test_a_result_that_hangs_on_an_earlier_call_s_scale_is_named_and_an_ignored_scale_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_result_of_an_earlier_call_s_scale_is_named_an_ignored_scale_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a graph with the scale baked in, whose key has shapes only (flashinfer #4014)."""
     scales: dict[Any, float] = {}
 

@@ -51,13 +51,14 @@ def test_ranks_start_where_modules_were_dropped(monkeypatch: pytest.MonkeyPatch)
     assert set(measured(gathered.ring, world_size=2)["rank"]) == {-1, 0, 1}
 
 
-def state() -> dict[str, Any]:
-    return {
-        "dtype": torch.get_default_dtype(), "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "grad": torch.is_grad_enabled(), "threads": torch.get_num_threads(), "folder": os.getcwd(),
-        "device": torch.get_default_device(), "precision": torch.get_float32_matmul_precision(),
-        "flash": torch.backends.cuda.flash_sdp_enabled(),
-    }  # fmt: skip
+GETTERS = (
+    torch.get_default_dtype, torch.are_deterministic_algorithms_enabled, torch.is_grad_enabled, torch.get_num_threads,
+    torch.get_default_device, torch.get_float32_matmul_precision, torch.backends.cuda.flash_sdp_enabled, os.getcwd,
+)  # fmt: skip
+
+
+def state() -> list[Any]:
+    return [get() for get in GETTERS]
 
 
 def random_states() -> tuple[Any, ...]:
@@ -120,9 +121,7 @@ def raising(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
     raise ValueError("not today")
 
 
-def test_an_exception_has_its_place_and_its_traceback_is_kept_or_logged_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_exception_has_its_place_and_its_traceback_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     accuracy.measure(raising, seed=[0, 1], **SMALL)
     (logged,) = [each.getMessage() for each in caplog.records if each.name == "accuracy"]
     (row,) = accuracy.measure(raising, output_dir=tmp_path / "run", **SMALL).to_dict("records")

@@ -103,9 +103,7 @@ def wrong(q, k, v, **how):
 """
 
 
-def test_functions_of_the_current_folder_are_an_axis_bring_their_world_and_are_told_apart(
-    accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_functions_of_a_folder_are_an_axis_told_apart(accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the current folder on Python's path, as an installed command is started."""
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     for name in ("stranger", "other"):

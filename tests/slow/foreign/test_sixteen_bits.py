@@ -53,13 +53,10 @@ def one_call_in_100(q, k, v, *, causal, softmax_scale):
 
 
 @pytest.mark.stress(1)
-@pytest.mark.parametrize(
-    ("function", "tensors", "cause"),
-    [
-        (first_sequence, {"out", "dq", "dk", "dv"}, "k has the first batch item's values"),
-        (one_call_in_100, {"out"}, ""),
-    ],
-)
+@pytest.mark.parametrize(("function", "tensors", "cause"), [
+    (first_sequence, {"out", "dq", "dk", "dv"}, "k has the first batch item's values"),
+    (one_call_in_100, {"out"}, ""),
+])  # fmt: skip
 def test_a_fault_is_found_beside_bits_that_change(
     function: Callable[..., object], tensors: set[str], cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +135,6 @@ class Drawn:
     with_lse: bool
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Any:
-        """Return out, with lse where the function has one."""
         dtype, exp = q.dtype, torch.exp2 if self.base_2 else torch.exp
         unit = math.log2(math.e) if self.base_2 else 1.0
         q, k, v = heads_first(q, k, v)
@@ -161,7 +157,6 @@ class Drawn:
 
 
 def drawn(seed: int) -> tuple[Drawn, dict[str, Any]]:
-    """Return a function, and the shape, mask and scale that it is called with."""
     choose = random.Random(seed)
     bits = [choose.random() < 0.5 for _ in range(5)]
     function = Drawn(choose.choice(["bfloat16", "float16"]), choose.choice([0, 16, 32, 128]), *bits)

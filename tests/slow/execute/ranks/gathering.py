@@ -27,6 +27,5 @@ def gathering(q, k, v, *, causal=True, softmax_scale=None, group=None, late=0):
 
 
 def wrong_at_8(q, k, v, *, causal=True, softmax_scale=None, group=None):
-    """Right at every other number of ranks."""
     late = int(dist.get_world_size(group) == 8 and dist.get_rank(group) == 5)
     return gathering(q, k, v, causal=causal, softmax_scale=softmax_scale, group=group, late=late)

@@ -18,44 +18,32 @@ from accuracy.execute.ranks.rank import PATIENCE_SECONDS
 from accuracy.results import table
 from tests import measuring, planting
 from tests.measuring import TINY, comparable, configuration
-from tests.variants import schedules, skip_if_bound_to_a_kernel
+from tests.variants import schedules
 
 pytestmark = pytest.mark.xdist_group("processes")
 BOTH = ("world=processes", "+also.again={world:{simulated:{}}}")
-ALL = ("unusable=record", "world_size=[1,3,4]", "dtype=bfloat16",
-       f"variant={schedules()}".replace(" ", "").replace("'", ""))  # fmt: skip
 
 
 def run(folder: Path, *words: str, parts: Path | None = None, more: Sequence[Sequence[str]] = ()) -> pd.DataFrame:
-    """With the cases of more words."""
     grids = ((*TINY, "kernel=eager", *each) for each in (words, *more))
     return measuring.run(folder, *grids, folders=[parts] if parts else [])
 
 
-@pytest.fixture(scope="module")
-def in_both(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    """Every schedule on real ranks and on simulated ones, in one run."""
-    return run(tmp_path_factory.mktemp("both") / "run", *ALL, *BOTH)
-
-
-@pytest.mark.parametrize("variant", schedules())
-def test_both_worlds_give_the_same_bits(in_both: pd.DataFrame, variant: str) -> None:
-    skip_if_bound_to_a_kernel(variant)
-    rows = in_both[in_both["variant"] == variant]
-    assert (rows["status"] == table.OK).any()
-    pd.testing.assert_frame_equal(*(comparable(rows, world) for world in ("processes", "simulated")), check_exact=True)
-
-
-def test_reruns_on_real_ranks_that_hold_unequally_many_tokens_have_the_simulated_bits(tmp_path: Path) -> None:
+def test_every_schedule_has_the_simulated_bits_and_so_have_reruns_on_unequal_shards(tmp_path: Path) -> None:
     words = [f"variant.{name}.sharding=40+20+36" for name in ("ring", "llama3", "llama3_ring")]
-    words += ["variant=[ring,llama3,llama3_ring]", "world_size=3", "dtype=bfloat16"]
-    words += ["reruns.repeat=1", "reruns.poison=true", "reruns.future=true"]
-    rows = run(tmp_path / "run", *words, *BOTH)
+    words += ["variant=[ring,llama3,llama3_ring]", "reruns.repeat=1", "reruns.poison=true", "reruns.future=true"]
+    every = (f"variant=[{','.join(schedules())}]", "world_size=[1,3,4]", "unusable=record")
+    for folder, asked in (("every", every), ("unequal", (*words, "world_size=3"))):
+        rows = run(tmp_path / folder, *asked, "dtype=bfloat16", *BOTH)
+        worlds = (comparable(rows, world) for world in ("processes", "simulated"))
+        pd.testing.assert_frame_equal(*worlds, check_exact=True)
+        if folder == "every":
+            measured = {*rows.loc[rows["status"] == table.OK, "variant"]}
+            assert measured == {*schedules()} - {"flash_attn_split"}
     assert set(rows["status"]) == {table.OK}
     counts = rows[["repeats_differ", "poisoned", "future_differs"]]
     assert counts.notna().any().all()
     assert not counts.fillna(0).to_numpy().any()
-    pd.testing.assert_frame_equal(*(comparable(rows, world) for world in ("processes", "simulated")), check_exact=True)
 
 
 SILENT = "no answer from rank 0, 1 within 4 s"
@@ -135,26 +123,15 @@ def test_no_process_of_a_function_stays_and_none_takes_part_twice(tmp_path: Path
     assert not [*Path("/dev/shm").glob("*planted")]
 
 
-CHANGES = {
-    "torch.nn.functional.softmax": "torch.nn.functional.softmax = torch.log_softmax",
-    "torch.Tensor.exp": "torch.Tensor.exp = torch.Tensor.exp2",
-    "numbers below the normal ones": "torch.set_flush_denormal(True)",
-    "hooks of all modules": "torch.nn.modules.module.register_module_forward_hook(lambda *x: None)",
-}
-
-
-def test_what_a_function_changes_is_named_and_reaches_no_other_case(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for number, statement in enumerate(CHANGES.values()):
-        planting.first(tmp_path / "mine", f"rude{number}", statement)
-    names = ",".join(f"rude{number},ring" for number in range(len(CHANGES)))
-    words = ("world_size=2", "world=processes")
-    found = run(tmp_path / "after", f"variant=[{names}]", "seed=[0,1]", *words, parts=tmp_path / "mine")
+def test_what_a_function_changes_is_named_and_undone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    planting.first(tmp_path / "mine", "rude", "torch.nn.functional.softmax = torch.log_softmax")
+    planting.first(tmp_path / "mine", "flushes", "torch.set_flush_denormal(True)")
+    words = ("world_size=2", "world=processes", "seed=[0,1]")
+    found = run(tmp_path / "after", "variant=[rude,ring,flushes]", *words, parts=tmp_path / "mine")
     said = capfd.readouterr().err
-    for number, name in enumerate(CHANGES):
-        assert f"changed {name}" in said.partition(f"rude{number} ")[2]
-    alone = run(tmp_path / "alone", "variant=ring", "seed=[0,1]", *words)
+    assert "changed torch.nn.functional.softmax" in said.partition("rude ")[2]
+    assert "changed numbers below the normal ones" in said.partition("flushes ")[2]
+    alone = run(tmp_path / "alone", "variant=ring", *words)
     rows = comparable(found[found["variant"] == "ring"], "processes")
     pd.testing.assert_frame_equal(rows, comparable(alone, "processes"), check_exact=True)
 
