@@ -65,11 +65,6 @@ def wrong(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = True, softmax_scale
     return attention(q, k, 2 * v - v.detach(), causal=causal, softmax_scale=softmax_scale) * 1.01
 
 
-def uncalled(q, k, v, *, causal, softmax_scale, group, window_size=(-1, -1), softcap=0.0):
-    """Takes flash-attn's words."""
-    raise AssertionError("called")
-
-
 def _fails(entry: Callable[..., object], says: str, /, *given: Any, **how: Any) -> str:
     """Call an assertion that must fail, with a message that the pattern `says` matches; return the message."""
     with pytest.raises(AssertionError, match=says) as caught:

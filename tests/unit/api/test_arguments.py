@@ -19,7 +19,6 @@ from accuracy.core.errors import OF_PROBLEM
 from accuracy.core.paths import PACKAGE
 from tests.processes import python
 from tests.unit.api.attention import tensors
-from tests.unit.api.attention import uncalled as attention
 
 
 def test_the_types_of_keywords_name_each_setting_of_the_problem() -> None:
@@ -37,6 +36,10 @@ def test_a_misspelt_keyword_or_word_fails_in_a_type_checker(tmp_path: Path) -> N
     how = ("--config-file", "/dev/null", "--ignore-missing-imports", "--follow-imports", "silent")
     done = python("-m", "mypy", *how, "--cache-dir", str(tmp_path), str(path), folder=PACKAGE.parent)
     assert re.findall(r"typed\.py:(\d+): error", done.stdout) == ["3", "4", "5"], done.stdout
+
+
+def attention(q, k, v, *, causal, softmax_scale, group, window_size=(-1, -1), softcap=0.0):
+    """Takes flash-attn's words, and returns nothing."""
 
 
 OF_CASES: dict[str, tuple[Any, Callable[[Case], Any]]] = {
