@@ -74,3 +74,4 @@ def _fails(entry: Callable[..., object], says: str, /, *given: Any, **how: Any) 
 
 refused = partial(_fails, accuracy.assert_close)
 inaccurate = partial(_fails, accuracy.assert_accurate)
+unmerged = partial(_fails, accuracy.assert_merge_close)

@@ -18,6 +18,7 @@ from accuracy.core.case import Case
 from accuracy.core.errors import OF_PROBLEM
 from accuracy.core.paths import PACKAGE
 from tests.processes import python
+from tests.unit.api.attention import tensors
 
 
 def test_the_types_of_keywords_name_each_setting_of_the_problem() -> None:
@@ -38,7 +39,7 @@ def test_a_misspelt_keyword_or_word_fails_in_a_type_checker(tmp_path: Path) -> N
 
 
 def attention(q, k, v, *, causal, softmax_scale, group, window_size=(-1, -1), softcap=0.0):
-    """Takes flash-attn's words; it is not called here."""
+    """Takes flash-attn's words, and returns nothing."""
 
 
 OF_CASES: dict[str, tuple[Any, Callable[[Case], Any]]] = {
@@ -126,14 +127,10 @@ def test_no_entry_drops_an_argument_in_silence(entry: str, stress: bool, few_gri
         assert outcome(entry, argument) in (("refused",) if refused else ("kept", "refused")), argument
 
 
-def tensors() -> Any:
-    return torch.randn(3, 1, 16, 2, 8, generator=torch.Generator().manual_seed(1)).unbind()
-
-
 def test_bounds_use_what_they_are_given() -> None:
-    q, k, v = tensors()
+    q, k, v, _ = tensors(queries=16, keys=16, heads_kv=4)
     usual = accuracy.bounds(q, k, v)["out"].certain
     for given in ({"causal": True}, {"softmax_scale": 0.3}, {"window": 3}, {"documents": (6, 10)}, {"softcap": 0.5},
-                  {"sinks": (0.5, 0.5)}, {"policy": "kernel"}, {"pieces": 4},
+                  {"sinks": (0.5,) * 4}, {"policy": "kernel"}, {"pieces": 4},
                   {"attn_mask": torch.eye(16)}, {"score_mod": lambda s, b, h, q, k: s + h * q}):  # fmt: skip
         assert not torch.equal(accuracy.bounds(q, k, v, **given)["out"].certain, usual), given

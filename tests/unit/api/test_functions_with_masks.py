@@ -16,13 +16,14 @@ JUDGED = {name: value for name, value in SMALL.items() if name != "progress"}
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 
 
-def fine(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, bias: Tensor) -> Tensor:
-    """As a stranger writes it: a full mask of its own, no lse."""
+def fine(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, bias: Tensor, fault: str = "") -> Tensor:
+    """As a stranger writes it: a full mask of its own, no lse. fault: of the bias, which is transposed or has no
+    gradient."""
+    bias = {"": bias, "transposed": bias.mT, "detached": bias.detach()}[fault]
     return attend(q, k, v, scale=softmax_scale, bias=bias)[0]
 
 
-def transposed(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, bias: Tensor) -> Tensor:
-    return fine(q, k, v, softmax_scale=softmax_scale, bias=bias.mT)
+transposed, without_gradient = (partial(fine, fault=fault) for fault in ("transposed", "detached"))
 
 
 def forward_alone(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, bias: Tensor) -> Tensor:
@@ -30,11 +31,6 @@ def forward_alone(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, bias
     out = fine(q.detach(), k.detach(), v, softmax_scale=softmax_scale, bias=bias)
     plain = attend(q, k, v.detach(), scale=softmax_scale)[0]
     return out + plain - plain.detach()
-
-
-def without_gradient(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, bias: Tensor) -> Tensor:
-    """The planted fault: a bias without a gradient."""
-    return fine(q, k, v, softmax_scale=softmax_scale, bias=bias.detach())
 
 
 def capped(
@@ -148,13 +144,10 @@ def test_a_gradient_of_few_sinks_may_have_the_walk_of_its_sums() -> None:
 
 
 @pytest.mark.stress(1)
-@pytest.mark.parametrize(
-    ("healthy", "wrong", "how", "tensors"),
-    [
-        (fine, without_gradient, {"attn_mask": learned}, {"dbias"}),
-        (fine, forward_alone, {"attn_mask": alibi}, {"dq", "dk"}), (with_sinks, detached, {"sinks": 0.5}, {"dsink"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("healthy", "wrong", "how", "tensors"), [
+    (fine, without_gradient, {"attn_mask": learned}, {"dbias"}),
+    (fine, forward_alone, {"attn_mask": alibi}, {"dq", "dk"}), (with_sinks, detached, {"sinks": 0.5}, {"dsink"}),
+])  # fmt: skip
 def test_a_diagnosis_asks_under_the_mask_and_names_the_tensor_that_is_wrong(
     healthy: Any, wrong: Any, how: dict[str, Any], tensors: set[str], few_grids: None
 ) -> None:

@@ -80,11 +80,10 @@ OF_TENSORS: list[tuple[str, dict[str, Any]]] = [
 
 def test_assert_close_refuses_a_value_that_cannot_be() -> None:
     for says, how in OF_TENSORS:
-        given = {"actual": never, "q": Q, "k": K, "v": V}
-        given = {name: x[0] for name, x in given.items() if name in "qkv"} | {"actual": never} if (
-            how.get("layout") == "thd") else given  # fmt: skip
+        packed = how.get("layout") == "thd"
+        given = {name: x[0] if packed else x for name, x in zip("qkv", (Q, K, V), strict=True)}
         with pytest.raises(ConfigError, match=says) as caught:
-            accuracy.assert_close(**given | how)
+            accuracy.assert_close(**{"actual": never} | given | how)
         assert "\n" not in str(caught.value), how
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from accuracy.explain.hypothesis.attention import MADE_OF, Attention
+from accuracy.explain.hypothesis.attention import Attention
 from accuracy.verdict.proof import causes
 from tests.measuring import TINY, case_of, pipeline
 from tests.planted import Plain, Plant, explained, rows
@@ -38,10 +38,6 @@ def whole(**change: Callable[[Plain], object]) -> Plant:
     return lambda plain: plain.but(**{name: make(plain) for name, make in change.items()}).results()
 
 
-def twice_on_rank_2(x: Tensor) -> Tensor:
-    return x * (1 + (torch.arange(40) // 10 == 2))[:, None, None]
-
-
 def shifted(x: Tensor) -> Tensor:
     return x.roll(-10, 1)
 
@@ -59,9 +55,8 @@ def one_pair(plain: Plain) -> Tensor:
     return changed
 
 
-def out_alone(plain: Plain) -> dict[str, Tensor]:
-    """One pair left out, of a function that returns no lse."""
-    return {name: x for name, x in whole(mask=one_pair)(plain).items() if name != "lse"}
+def without_lse(plant: Plant) -> Plant:
+    return lambda plain: {name: x for name, x in plant(plain).items() if name != "lse"}
 
 
 def diagonal_hidden(plain: Plain) -> Tensor:
@@ -108,7 +103,8 @@ def block_again(plain: Plain) -> dict[str, Tensor]:
 
 PROVEN = {
     "dk times 1 + 2^-20": (final("dk", lambda x: (1 + 2.0**-20) * x), "dk", "(1 + 2^-20) times"),
-    "dq twice on rank 2": (final("dq", twice_on_rank_2), "dq", "2 on rank 2"),
+    "dq twice on rank 2": (
+        final("dq", lambda x: x * (1 + (torch.arange(40) // 10 == 2))[:, None, None]), "dq", "2 on rank 2"),
     "lse without ln 2": (final("lse", lambda x: x - math.log(2)), "lse", "too small by ln 2"),
     "scale squared": (whole(scale=lambda plain: plain.scale**2), "out", "softmax scale is 0.04"),
     "keys of the next rank": (whole(k=lambda plain: shifted(plain.k)), "out", "k has the shard of rank r + 1"),
@@ -121,7 +117,7 @@ PROVEN = {
     "diagonal hidden": (whole(mask=diagonal_hidden), "out", "39 pairs of a query at p and the key at p +0"),
     "no mask": (whole(mask=lambda plain: torch.ones(40, 40, dtype=torch.float64)), "out", "no causal mask"),
     "one pair": (whole(mask=one_pair), "out", "leaves out key 13 for 1 queries from 27"),
-    "one pair, no lse": (out_alone, "out", "leaves out key 13 for 1 queries from 27"),
+    "one pair, no lse": (without_lse(whole(mask=one_pair)), "out", "leaves out key 13 for 1 queries from 27"),
     "lse transposed": (final("lse", lambda x: x.transpose(1, 2).reshape(x.shape)), "lse", "read as"),
     "dims cut": (whole(q=lambda plain: plain.q * (torch.arange(24) < 16)), "out", "first 16 of 24 dims"),
     "keys of zeros": (with_keys_of_zeros, "out", "3 keys of zeros"),
@@ -163,12 +159,6 @@ def test_a_block_that_counts_twice_is_known_by_the_ranks_of_its_queries_and_keys
     assert explained(block_again)["dk"].blocks == {(2, 1): 2.0}
 
 
-def test_a_factor_of_the_size_of_a_cast_is_no_cast() -> None:
-    found = explained(final("dq", lambda x: (1 + 2.0**-8) * x))["dq"]
-    assert found.proven
-    assert not found.is_cast
-
-
 def test_at_two_ranks_shift_reversal_and_swap_are_named_together() -> None:
     found = explained(final("dk", lambda x: x.roll(-20, 1)), "world_size=2")["dk"]
     assert found.proven
@@ -184,39 +174,37 @@ def test_a_healthy_function_has_no_rows_nor_has_one_that_is_float32_inside_in_fl
     assert found.empty
 
 
-def test_a_softcap_that_is_ignored_is_told() -> None:
-    found = explained(lambda plain: plain.results(), "world_size=1", "problem.softcap=2.0")
-    assert found["out"].proven
-    assert found["out"].text == "the softcap is ignored"
+OF_SETTINGS = {
+    "a softcap is ignored": (lambda plain: plain.results(), ("problem.softcap=2.0",), "the softcap is ignored"),
+    # with one head of keys a function of (B, H, S, D) gives each query its own token's value
+    "heads taken for tokens": (whole(mask=lambda plain: torch.eye(40, dtype=torch.float64)), (), "layout=bhsd"),
+    # of which one group of heads is explained
+    "a large problem": (final("out", lambda x: 1.01 * x), ("world_size=4", "problem.seqlen=240"), "out is 1.01 times"),
+    "a factor of the size of a cast": (final("out", lambda x: (1 + 2.0**-8) * x), (), "out is (1 + 2^-8) times"),
+}
+
+
+@pytest.mark.parametrize("name", OF_SETTINGS)
+def test_a_fault_of_one_setting_is_proven_and_is_no_cast(name: str) -> None:
+    plant, words, text = OF_SETTINGS[name]
+    found = explained(plant, "world_size=1", *words)["out"]
+    assert (found.proven, found.is_cast) == (True, False), found
+    assert text in found.text, found
 
 
 def test_a_scaled_query_in_16_bits_is_known_by_its_lse() -> None:
     """Times the scale, which is no power of two, or also times log2(e), as kernels do that use exp2."""
     for unit in (1.0, math.log2(math.e)):
         scaled = whole(q=lambda plain, unit=unit: to_bfloat16(plain.q * 0.2 * unit) / (0.2 * unit))
-        found = explained(scaled, "world_size=1", "dtype=bfloat16")
-        assert [*found] == ["lse"]
-        assert found["lse"].proven
-        assert found["lse"].text == "q times the scale is rounded to bfloat16"
-
-
-def test_heads_taken_for_tokens_are_named_on_one_rank() -> None:
-    """With one head of keys a function of (B, H, S, D) gives each query its own token's value."""
-    found = explained(whole(mask=lambda plain: torch.eye(40, dtype=torch.float64)), "world_size=1")["out"]
-    assert found.proven, found
-    assert "layout=bhsd" in found.text
+        ((tensor, found),) = explained(scaled, "world_size=1", "dtype=bfloat16").items()
+        assert (tensor, found.proven) == ("lse", True)
+        assert found.text == "q times the scale is rounded to bfloat16"
 
 
 def test_gradients_that_follow_from_a_wrong_out_are_told() -> None:
     """A backward from the returned out and lse, and one by autograd."""
     found = explained(whole(scale=lambda plain: plain.scale**2))
     assert all(found[name].proven and set(found[name].names) & set(found["out"].names) for name in ("dq", "dk", "dv"))
-
-
-def test_in_a_large_problem_one_group_of_heads_is_explained() -> None:
-    found = explained(final("out", lambda x: 1.01 * x), "world_size=4", "problem.seqlen=240")["out"]
-    assert found.proven, found
-    assert "out is 1.01 times" in found.text
 
 
 def test_with_padding_behind_a_rank_s_tokens_what_is_explained_is_of_no_rank() -> None:
@@ -247,6 +235,7 @@ CHANGES = {
 
 
 def test_a_change_leaves_no_stale_value() -> None:
+    assert {*CHANGES, "stages"} == {each.name for each in fields(Attention)}
     q, k, v, dout = drawn(1, 4, 6, 8), drawn(1, 2, 6, 8), drawn(1, 2, 6, 8), drawn(1, 4, 6, 8)
     counts = torch.ones(6, 6, dtype=torch.float64).tril()
     known = Attention(q, k, v, dout, 0.3, counts, torch.tensor([0, 0, 1, 1]), softcap=5.0)
@@ -257,11 +246,3 @@ def test_a_change_leaves_no_stale_value() -> None:
         assert all(torch.equal(getattr(changed, name), getattr(anew, name)) for name in VALUES), change
         back = changed.but(**{key: getattr(known, key) for key in change})
         assert all(torch.equal(getattr(back, name), value) for name, value in kept.items()), change
-
-
-def test_every_input_and_kept_value_is_named() -> None:
-    """A stage that a list forgets would be stale."""
-    inputs = {each.name for each in fields(Attention)} - {"stages"}
-    named = set().union(*MADE_OF.values())
-    assert inputs == {*CHANGES} == {each for each in named if each in inputs}
-    assert {*MADE_OF} == {*VALUES} - {"dq", "dk", "dv"}

@@ -98,12 +98,11 @@ PARTS = {
     "prescale_missing": Fault(with_policy(p_prescale=1.0), "dv", where=(*FP8, *DIFFUSE), consequences=OF_OUT),
     # the backward has the right one, and an lse that is not its own
     "amax_of_the_wrong_head": Fault(
-        of_operand("q", cast(of_next_head)), "dq dk dv", where=(*FP8, *CAPTURED), consequences="out lse"
-    ),
+        of_operand("q", cast(of_next_head)), "dq dk dv", where=(*FP8, *CAPTURED), consequences="out lse"),
     "stale_delayed_scale": Fault(of_operand("v", cast(stale)), OF_OUT, where=FP8),
     "overflow_to_nan": Fault(of_operand("k", cast(stale, overflows=True)), EVERYTHING, where=FP8),
     "k_mutated_in_place": Fault(on_kernel(forward=mutating), EVERYTHING, where=FP8),
     # flash-attention issue 2250
     "accumulator_flushed_late": Fault(with_policy(flush_interval=0), "out", where=LONG, consequences="dq dk dv"),
     "fn_read_as_fnuz": Fault(of_operand("v", lambda x: x / 2), OF_OUT, where=FP8),
-}
+}  # fmt: skip

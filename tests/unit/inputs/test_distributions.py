@@ -74,13 +74,10 @@ def test_key_channels_alone_have_scales_that_stay_over_the_tokens() -> None:
         assert np.abs(sizes - 1).max() < 5 / math.sqrt(2 * S)
 
 
-@pytest.mark.parametrize(
-    ("name", "form", "share"),
-    [
-        *(("few_digits", form, share) for form in (torch.float8_e4m3fn, torch.float8_e5m2) for share in ((), *SHARES)),
-        *(("whole", torch.int8, share) for share in SHARES),
-    ],
-)
+@pytest.mark.parametrize(("name", "form", "share"), [
+    *(("few_digits", form, share) for form in (torch.float8_e4m3fn, torch.float8_e5m2) for share in ((), *SHARES)),
+    *(("whole", torch.int8, share) for share in SHARES),
+])  # fmt: skip
 def test_q_and_k_are_exact_in_8_bits_whatever_has_a_scale_and_gaussian_ones_are_not(
     name: str, form: torch.dtype, share: tuple[int, ...]
 ) -> None:

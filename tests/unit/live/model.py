@@ -20,9 +20,8 @@ DOCUMENTS = (20, 28)
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float, cu_seqlens: Tensor, leak: bool = False,
-    short_lse: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float, cu_seqlens: Tensor, leak: bool = False
+) -> tuple[Tensor, Tensor]:
     """(B, S, H, D); products in the inputs' dtype, the softmax in float32; lse (B, S, H)."""
     share = query.shape[2] // key.shape[2]
     key, value = (x.repeat_interleave(share, 2) for x in (key, value))
@@ -34,72 +33,58 @@ def attend(
         seen[DOCUMENTS[0], DOCUMENTS[0] - 1] = True
     scores = scores.masked_fill(~seen, -torch.inf)
     lse = scores.logsumexp(-1).transpose(1, 2)
-    lse = lse.bfloat16().float() if short_lse else lse
     return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1).to(query.dtype), value), lse
-
-
-def attend_leaking(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-    return attend(query, key, value, **how, leak=True)
-
-
-def cut_to_tf32(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The gradient is that of the tensors as they were."""
-    return tuple(x + (rounded(x, "tf32_cut") - x).detach() for x in tensors)
-
-
-def attend_in_tf32(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-    """As a kernel of its own on a tensor core does, whatever torch's switches say."""
-    return attend(*cut_to_tf32(query, key, value), **how)
-
-
-def attend_in_tf32_leaking(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-    return attend_in_tf32(query, key, value, **how, leak=True)
-
-
-def attend_in_tf32_with_higher_lse(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-    out, lse = attend_in_tf32(query, key, value, **how)
-    return out, lse * (1 + 2.0**-9)
-
-
-def attend_with_short_lse(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-    return attend(query, key, value, **how, short_lse=True)
 
 
 def attend_at_another_scale(query: Tensor, key: Tensor, value: Tensor, *, scale: float, **how: Any) -> Any:
     return attend(query, key, value, scale=scale * 1.25, **how)
 
 
-class Late(torch.autograd.Function):
-    """A buffer of gradients of which another transfer has overwritten the last quarter, every third time."""
+def changed(
+    operands: Callable[..., Any] = lambda *qkv: qkv, lse: Callable[[Tensor], Tensor] = lambda x: x, leak: bool = False
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """`attend` of other q, k and v, which returns another lse."""
 
-    times = 0
+    def function(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+        out, found = attend(*operands(query, key, value), **how, leak=leak)
+        return out, lse(found)
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        Late.times += 1
-        return gradient if Late.times % 3 else torch.cat([gradient[:, :-12], gradient[:, :12]], 1)
+    return function
 
 
-def attend_racing(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-    return attend(query, Late.apply(key), value, **how)
+def cut_to_tf32(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """As a kernel on a tensor core does, whatever torch's switches say. The gradient is that of the whole tensors."""
+    return tuple(x + (rounded(x, "tf32_cut") - x).detach() for x in tensors)
 
 
-def attend_with_larger_dk(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+def with_larger_dk(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
     """By 1.2%, 3 unit roundoffs of bfloat16, of which one element may have more."""
-    return attend(query, 1.012 * key - 0.012 * key.detach(), value, **how)
+    return query, 1.012 * key - 0.012 * key.detach(), value
 
 
-def attend_with_higher_lse(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-    out, lse = attend(query, key, value, **how)
-    return out, lse + 0.02
+late: list[Tensor] = []
+"""The gradients of which every third is late."""
 
 
-def attend_in_tf32_with_larger_dk(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-    return attend_with_larger_dk(*cut_to_tf32(query, key, value), **how)
+def with_late_dk(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    """Another transfer has overwritten the last quarter of a late buffer of gradients."""
+
+    def received(gradient: Tensor) -> Tensor:
+        late.append(gradient)
+        return gradient if len(late) % 3 else torch.cat([gradient[:, :-12], gradient[:, :12]], 1)
+
+    key = key.view_as(key)
+    key.register_hook(received)
+    return query, key, value
+
+
+attend_leaking = changed(leak=True)
+attend_with_short_lse = changed(lse=lambda x: x.bfloat16().float())
+attend_with_higher_lse = changed(lse=lambda x: x + 0.02)
+attend_racing, attend_with_larger_dk = changed(with_late_dk), changed(with_larger_dk)
+attend_in_tf32, attend_in_tf32_leaking = changed(cut_to_tf32), changed(cut_to_tf32, leak=True)
+attend_in_tf32_with_higher_lse = changed(cut_to_tf32, lambda x: x * (1 + 2.0**-9))
+attend_in_tf32_with_larger_dk = changed(lambda *qkv: with_larger_dk(*cut_to_tf32(*qkv)))
 
 
 class Attention(nn.Module):
@@ -144,9 +129,7 @@ def step(model: nn.Module, optimiser: torch.optim.Optimizer, number: int) -> Non
 class Layer(nn.Module):
     """Two heads of attention, torch's unless another is given; again: recomputed by a reentrant checkpoint, or not."""
 
-    def __init__(
-        self, again: bool | None = None, causal: bool = True, attention: Callable[..., Tensor] | None = None
-    ) -> None:
+    def __init__(self, again: bool | None = None, causal: bool = True, attention: Any = None) -> None:
         super().__init__()
         self.into, self.again, self.causal, self.attention = nn.Linear(32, 96), again, causal, attention
 

@@ -54,19 +54,15 @@ BROKEN = {HEADER: json.dumps(json.loads(facts().header[HEADER]) | {"scale": "wid
 BAD = {
     "nothing": (lambda folder: None, "holds no capture; give the folder of `with accuracy.capture("),
     "truncated": (cut_short, "a.step000000.call0.rank0.safetensors cannot be read as safetensors"),
-    "shapes that are not those it states": (
-        lambda folder: written(folder, facts(), SHAPES | {"k": (B, S, H, D)}),
-        "k is [1, 8, 2, 4], its header says [1, 8, 1, 4]",
-    ),
-    "a dtype that is not its tensors'": (
-        lambda folder: written(folder, facts(dtype="bfloat16")),
-        "q is float32, its header says dtype 'bfloat16'",
-    ),
+    "other shapes": (lambda folder: written(folder, facts(), SHAPES | {"k": (B, S, H, D)}),
+                     "k is [1, 8, 2, 4], its header says [1, 8, 1, 4]"),
+    "another dtype": (lambda folder: written(folder, facts(dtype="bfloat16")),
+                      "q is float32, its header says dtype 'bfloat16'"),
     "a rank twice": (twice, "two files are of the same rank"),
     "ranks that disagree": (another_rank_s, "rank 1 has other shapes or settings than rank 0"),
     "no header": (lambda folder: foreign(folder, None), "is no file of a capture: its header lacks accuracy_capture"),
     "a broken header": (lambda folder: foreign(folder, BROKEN), "scale in its header: "),
-}
+}  # fmt: skip
 
 
 def test_it_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

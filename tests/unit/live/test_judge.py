@@ -1,5 +1,4 @@
-"""Calls and training runs are captured and judged: healthy ones are called so, faults are found in their layer and
-tensor."""
+"""Captured calls and training runs: healthy ones are called so, faults are found in their layer and tensor."""
 
 import runpy
 from collections.abc import Callable
@@ -14,12 +13,16 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
+from accuracy.bound.policy import OF_FLOAT32
 from accuracy.cli import judge as command
 from accuracy.core.recording import recorded
+from accuracy.live import judge as judging
 from accuracy.live.reduce import reduce
+from accuracy.live.tensor_core import bears, rounded
 from accuracy.live.verdict import label_of
 from accuracy.verdict.label import LOGIC, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
 from tests.slow.foreign import functions
+from tests.unit.api.test_uncounted import drawn, through_maximum, with_larger_largest
 from tests.unit.live import model as small
 from tests.unit.live.model import Model, attend, step
 
@@ -29,9 +32,8 @@ DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 def captured(folder: Path, *functions: Callable[..., Any], dtype: torch.dtype, steps: int = 3) -> Path:
     model = Model(*functions).to(dtype)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.3)
-    named = [f"{small.NAMED}{function.__name__}" for function in dict.fromkeys(functions)]
     for number in range(steps):
-        with accuracy.capture(model, folder, functions=named):
+        with accuracy.capture(model, folder, functions=[*dict.fromkeys(functions)]):
             step(model, optimiser, number)
     return folder
 
@@ -51,30 +53,22 @@ def test_products_in_tf32_are_a_fact_that_hides_no_fault(tmp_path: Path) -> None
     assert found.healthy, found.sentence
     inside = found.rows.groupby("layer")["inside"].agg(set)
     assert ["tf32_cut" in each for each in inside] == [False, True]
-    for number, (function, tensor) in enumerate(
-        [(small.attend_in_tf32_leaking, "out"), (small.attend_in_tf32_with_larger_dk, "dk")]
-    ):
-        found = accuracy.judge(captured(tmp_path / str(number), function, dtype=torch.float32, steps=1))
+    for tensor, function in (("out", small.attend_in_tf32_leaking), ("dk", small.attend_in_tf32_with_larger_dk)):
+        found = accuracy.judge(captured(tmp_path / tensor, function, dtype=torch.float32, steps=1))
         assert (found.label, found.first["tensor"] if found.first else "") == (LOGIC, tensor)
 
 
-@pytest.mark.parametrize(
-    ("tensor", "units", "is_explained", "label"),
-    [
-        ("dk", 2.6, True, PRECISION_FLOOR),
-        ("dk", 2.6, False, LOGIC),
-        ("dk", 3.0, True, LOGIC),
-        ("out", 2.6, True, LOGIC),
-    ],
-)
-def test_a_gradient_of_float32_has_three_roundings_of_16_bits_inside(
-    tensor: str, units: float, is_explained: bool, label: str
-) -> None:
+def test_a_gradient_of_float32_has_three_roundings_of_16_bits_inside() -> None:
     """As under autocast to bfloat16: sqrt(3) times 4 times 0.41 unit roundoffs, 2.8, are a format's and no more are."""
-    row = {"tensor": tensor, "dtype": "float32", "nonfinite": 0, "times": 4e3, "times_row": 5e3, "times_gain": 0.0,
-           "certain_gain": 0.0, "error_gain": 0.0, "struck": 1.0, "beyond": 9,
-           "inside": "", "significand_bits": 24.0, "error_rel": units * 2.0**-8, "x_floor": 1e5}  # fmt: skip
-    assert label_of(row, np.array([row["error_rel"]]), lambda dtype: is_explained)[0] == label
+    row = {"dtype": "float32", "nonfinite": 0, "times": 4e3, "times_row": 5e3, "times_gain": 0.0, "certain_gain": 0.0,
+           "error_gain": 0.0, "struck": 1.0, "beyond": 9, "inside": "", "significand_bits": 24.0,
+           "x_floor": 1e5}  # fmt: skip
+    for tensor, units, is_explained, label in (
+        ("dk", 2.6, True, PRECISION_FLOOR), ("dk", 2.6, False, LOGIC), ("dk", 3.0, True, LOGIC),
+        ("out", 2.6, True, LOGIC),
+    ):  # fmt: skip
+        mine, error = row | {"tensor": tensor, "error_rel": units * 2.0**-8}, np.array([units * 2.0**-8])
+        assert label_of(mine, error, lambda dtype, yes=is_explained: yes)[0] == label
 
 
 def test_an_attention_that_was_given_nan_is_not_accused_and_without_gradients_the_forward_is_judged(
@@ -110,10 +104,9 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_in_its_layer_and_its_first_tensor(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
     function, tensor, label = FAULTS[name]
-    small.Late.times = 0
+    small.late.clear()
     found = accuracy.judge(captured(tmp_path, attend, function, attend, dtype=dtype))
-    first = found.first
-    assert first is not None
+    first = found.first or {}
     assert (first["layer"], first["tensor"], found.label) == ("blocks.1.attention", tensor, label)
     assert "2 other layers merely round" in found.sentence
     if function is small.attend_leaking:
@@ -217,24 +210,61 @@ def test_of_functions_of_strangers_healthy_ones_are_not_accused_and_faulty_ones_
     assert ("in base 2" in found.sentence) == (name == "eager_lse_to_base_2")
 
 
-SIZES = {
-    "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16,
+UNCOUNTED: dict[str, tuple[list[Any], list[Tensor], str, str]] = {
+    # a healthy function and one with a fault; what is wrong at the first look, and of the fault
+    "a maximum with a gradient": ([through_maximum("exp"), through_maximum("exp", with_larger_largest)],
+                                  drawn(torch.float32, 0.0, 30.0), "dk", "dk"),
+    "a scaled q of 16 bits": ([through_maximum("exp2"), through_maximum("exp2", factor=1 + 2.0**-11)],
+                              drawn(torch.float16, 3.0, 0.0), "lse", "lse"),
+    "q and k in TF32": (
+        [small.attend_in_tf32, small.attend_in_tf32_with_higher_lse], drawn(torch.float32, 12.0, 0.0), "lse", "lse"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNCOUNTED)
+def test_what_running_bounds_do_not_count_is_no_fault_and_hides_none(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    functions, tensors, alarm, fault = UNCOUNTED[name]
+    how = {"scale": 0.2, "cu_seqlens": torch.tensor([0, 96])} if "TF32" in name else {"softmax_scale": 0.2}
+    for wrong, function in enumerate(functions):
+        monkeypatch.setattr(small, "captured_here", function, raising=False)
+        q, k, v, dout = (x.clone().requires_grad_() for x in tensors)
+        with accuracy.capture(None, tmp_path / str(wrong), functions=[function]):
+            small.captured_here(q, k, v, causal=True, **how)[0].backward(dout)  # type: ignore[attr-defined]
+        found = accuracy.judge(tmp_path / str(wrong))
+        first = found.first
+        assert (found.healthy, first and first["tensor"]) == (not wrong, fault if wrong else None), found.sentence
+    monkeypatch.setattr(judging, "_second_looks", lambda *_: ())
+    assert (accuracy.judge(tmp_path / "0").first or {})["tensor"] == alarm
+
+
+@pytest.mark.parametrize("to", OF_FLOAT32)
+def test_equal_weights_in_coarser_products_bear_their_mark_and_a_larger_factor_does_not(to: str) -> None:
+    """1 / 33 loses more where it is cut off than v does in the mean, and all of out is smaller by that."""
+    v = torch.randn(1, 33, 64, generator=torch.Generator().manual_seed(0))
+    weights = torch.full((1, 33, 33), 1 / 33)
+    reference, short = weights.double() @ v.double(), rounded(v, to).double()
+    out, inside = (x.double() @ short for x in (rounded(weights, to), weights))
+    assert bears(out - reference, inside, reference)
+    assert not bears(1.004 * out - reference, inside, reference)
+
+
+SIZES = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}  # fmt: skip
 OTHER = {"sliding_window": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "attn_logit_softcapping": 2.0}
 
 
 @pytest.mark.stress(2)
-@pytest.mark.parametrize(
-    ("kind", "attention"), [("Llama", "sdpa"), ("Qwen3", "eager"), ("Gemma2", "eager"), ("GptOss", "eager")]
-)
+@pytest.mark.parametrize("kind", ["Llama", "Qwen3", "Gemma2", "GptOss"])
 def test_a_small_model_of_hugging_face_is_captured_without_a_word_about_its_attention_and_healthy(
-    tmp_path: Path, kind: str, attention: str
+    tmp_path: Path, kind: str
 ) -> None:
     """Windows, a softcap (Gemma 2) and sinks (GPT-OSS) among them."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed; pip install transformers")
     torch.manual_seed(0)
     other = OTHER if kind in ("Gemma2", "GptOss") else {}
+    attention = "sdpa" if kind == "Llama" else "eager"
     config = getattr(transformers, f"{kind}Config")(**SIZES, **other, attn_implementation=attention)
     model = getattr(transformers, f"{kind}ForCausalLM")(config).bfloat16()
     x = torch.randint(0, 256, (2, 48))

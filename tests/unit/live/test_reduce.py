@@ -2,6 +2,7 @@
 
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -46,8 +47,7 @@ def test_a_function_is_run_again_on_ever_less(
 ) -> None:
     folder = captured(tmp_path, name, big)
     found = reduce(folder, fn=f"{FAULTY}:{name}")
-    kept = found.kept
-    assert kept is not None
+    kept: Any = found.kept
     assert found.tensor == tensor
     sizes = [len(each) for each in (kept.batch, kept.heads_kv, kept.heads, kept.tokens, kept.dims)]
     assert sizes == [1, 1, 1, tokens, 1]
@@ -70,8 +70,7 @@ def test_a_function_that_takes_any_words_is_given_those_of_the_captured_call(tmp
     q, k, v = (torch.randn(1, 48, heads, 16) for heads in (4, 2, 2))
     with accuracy.capture(None, tmp_path, functions=[model.attend_at_another_scale]):
         model.attend_at_another_scale(q, k, v, causal=True, scale=0.25, cu_seqlens=torch.tensor([0, 20, 48]))
-    kept = reduce(tmp_path, fn=f"{FAULTY}:attend_at_another_scale").kept
-    assert kept is not None
+    kept: Any = reduce(tmp_path, fn=f"{FAULTY}:attend_at_another_scale").kept
     assert len(kept.tokens) == 2  # a single one has the weight 1 at any scale
 
 

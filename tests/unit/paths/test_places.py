@@ -63,19 +63,15 @@ def test_a_planted_place_is_named_and_the_decoy_is_not_and_of_two_both_are_neede
     assert out["share"]["kernel.scale_dtype"] > 0.99  # 2^-25 of a score against 2^-53
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "place"),
-    [
-        ("split_kv/splits:3+eager", "split_kv/splits:4+eager", "options.splits"),
-        ("ring@4+eager", "ring/ring_direction:previous/merge:sigmoid@4+eager", "forward.ring_direction"),
-        ("ring@4+eager", "ring/merge:logsumexp@4+eager", "forward.merge"),
-        ("decode_context_parallel@2+eager", "decode_context_parallel/reduce_dtype:accumulate@2+eager",
-         "options.reduce_dtype"),
-        ("eager", "torch_math", "kernel"),
-        ("single_device+eager", "ring@4+eager", "schedule"),
-        ("eager", "single_device+eager/probability_dtype:accumulate", "kernel.probability_dtype"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("place", "a", "b"), [
+    ("options.splits", "split_kv/splits:3+eager", "split_kv/splits:4+eager"),
+    ("forward.ring_direction", "ring@4+eager", "ring/ring_direction:previous/merge:sigmoid@4+eager"),
+    ("forward.merge", "ring@4+eager", "ring/merge:logsumexp@4+eager"),
+    ("options.reduce_dtype", "decode_context_parallel@2+eager",
+     "decode_context_parallel/reduce_dtype:accumulate@2+eager"),
+    ("kernel", "eager", "torch_math"), ("schedule", "single_device+eager", "ring@4+eager"),
+    ("kernel.probability_dtype", "eager", "single_device+eager/probability_dtype:accumulate"),
+])  # fmt: skip
 def test_another_split_merge_or_order_is_named(a: str, b: str, place: str) -> None:
     found = accuracy.attribute(a, b, **{**SMALL, "mask": "full"})
     out = found[found["tensor"].isin(["out", "lse"])]

@@ -65,8 +65,13 @@ def explained(tensor: str, hypothesis: str, residual: float = 1e-15, **changes: 
     return content | changes
 
 
+def factor(tensor: str, number: float | str, **changes: Any) -> dict[str, Any]:
+    """What proves a factor in float64."""
+    content = {"cause": f"{tensor} is {number} times what it should be", "parameter": str(number), "freedom": 1}
+    return explained(tensor, "a constant factor", case_id="float64-1-0-gaussian", **content | changes)
+
+
 def label(results: pd.DataFrame, tensor: str, dtype: str, size: int = 4) -> str:
-    """The label of one tensor in one dtype, at one number of ranks."""
     found = verdicts(results)
     mine = found[(found["tensor"] == tensor) & (found["dtype"] == dtype) & (found["world_size"] == size)]
     return str(mine["label"].iloc[0])
@@ -75,7 +80,6 @@ def label(results: pd.DataFrame, tensor: str, dtype: str, size: int = 4) -> str:
 def facts_of(
     results: pd.DataFrame, hypotheses: Sequence[dict[str, Any]] = (), steps: Sequence[dict[str, Any]] = ()
 ) -> Facts:
-    """What is known of the one variant of a table."""
     tables = [
         pd.DataFrame(rows, columns=schema.names) if rows else schema.empty_table().to_pandas()
         for rows, schema in ((steps, STEPS_SCHEMA), (hypotheses, HYPOTHESES_SCHEMA))

@@ -6,7 +6,7 @@ import pandas as pd
 
 from accuracy.verdict.facts import Facts
 from accuracy.verdict.precision import hides
-from tests.unit.verdict.synthetic import bend, explained, facts_of, healthy, rows
+from tests.unit.verdict.synthetic import bend, factor, facts_of, healthy, rows
 
 FINE = ("float32", "float64")
 
@@ -38,8 +38,7 @@ def test_a_dtype_is_called_right_or_the_only_one_where_it_was_measured_under_the
     more = pd.DataFrame(rows("out", ("bfloat16",), 1, inputs="peaked"))
     found = among(more, wrong={"inputs": "peaked"})
     assert "is wrong in bfloat16, on peaked inputs only (run in no other dtype)" in found.sentence
-    four = [healthy((1,)), healthy((4,), ("float32",)).assign(case_id="four")]
-    found = facts_of(bend(pd.concat(four, ignore_index=True), {"tensor": "out", "world_size": 4}, error_rel=0.9))
+    found = among(healthy((4,), ("float32",)).assign(case_id="four"), wrong={"world_size": 4})
     assert (found.sound_dtypes, found.sizes_right) == ((), (1,))
 
 
@@ -50,14 +49,8 @@ def test_a_dtype_whose_rounding_is_as_large_as_the_bug_is_not_called_right() -> 
     found = facts_of(bent)
     assert (found.dtypes, found.sound_dtypes, found.hidden_dtypes) == (("float64",), ("float32",), ("bfloat16",))
     tf32 = bend(bent, {"tensor": "out", "dtype": "float32"}, error_rel=4e-5)
-    assert hides(tf32[tf32["tensor"] == "out"], {"float64"}) == {"bfloat16", "float32"}
-    assert hides(tf32[tf32["tensor"].isin(("out", "dv"))], {"float64"}) == {"bfloat16", "float32"}
-
-
-def factor(tensor: str, number: float) -> dict[str, Any]:
-    """What proves a factor in float64."""
-    changes = {"cause": f"{tensor} is {number} times what it should be", "parameter": str(number), "freedom": 1}
-    return explained(tensor, "a constant factor", case_id="float64-1-0-gaussian", **changes)
+    for tensors in (("out",), ("out", "dv")):
+        assert hides(tf32[tf32["tensor"].isin(tensors)], {"float64"}) == {"bfloat16", "float32"}
 
 
 def test_each_tensor_and_each_size_of_error_has_its_own_fault() -> None:
@@ -71,10 +64,9 @@ def test_each_tensor_and_each_size_of_error_has_its_own_fault() -> None:
     assert (found.dtypes, found.hidden_dtypes) == (("float16", *FINE), ("bfloat16",))
     assert (found.right_alone, found.otherwise) == ({"dv": ("float16", "float32")}, {})
     assert all(str(each["cause"]) in found.sentence for each in factors)
-    lse = bend(
-        bend(healthy((1,)), {"tensor": "lse", "dtype": "float64"}, error_rel=0.1), {"tensor": "dq"}, error_rel=0.1
-    )
-    assert (facts_of(lse).lead, facts_of(lse).dtypes) == (("lse",), ("float64",))
+    dq = bend(healthy((1,)), {"tensor": "dq"}, error_rel=0.1)
+    lse = facts_of(bend(dq, {"tensor": "lse", "dtype": "float64"}, error_rel=0.1))
+    assert (lse.lead, lse.dtypes) == (("lse",), ("float64",))
     for number, following in ((1.01, ("dq",)), (1.5, ())):
         out = bend(healthy((1,)), {"tensor": ("out", "dq")}, error_rel=0.01)
         assert facts_of(out, [factor("out", 1.01), factor("dq", number)]).following == following
@@ -105,26 +97,26 @@ def test_a_dtype_is_wrong_where_its_own_numbers_say_so() -> None:
 
 def test_a_dtype_that_is_wrong_in_another_problem_is_not_called_right() -> None:
     """float32 is wrong in both problems and bfloat16 in the second: nothing but the problem tells them apart."""
-    table = pd.concat([healthy((1,), ("bfloat16", "float32")), small("full", ("bfloat16", "float32"), mask="full")])
-    table = bend(table, {"tensor": "out", "dtype": "float32"}, error_rel=0.9)
-    assert facts_of(table).sound_dtypes == ("bfloat16",)
-    wrong = facts_of(bend(table, {"tensor": "out", "mask": "full"}, error_rel=0.9))
+    full = small("full", ("bfloat16", "float32"), mask="full")
+    main = bend(healthy((1,), ("bfloat16", "float32")), {"tensor": "out", "dtype": "float32"}, error_rel=0.9)
+    assert among(full, main=main, wrong={"dtype": "float32"}).sound_dtypes == ("bfloat16",)
+    wrong = among(full, main=main, wrong={"mask": "full"})
     assert (wrong.sound_dtypes, "at any precision" in wrong.sentence) == ((), True)
 
 
 def test_a_number_between_those_of_right_problems_is_no_condition() -> None:
     """The grid's length of windows and softcaps, and its heads of batches, are named where nothing else tells."""
     lengths = [small(f"{length}", seqlen=length) for length in (40, 60)]
-    window, capped = small("window", seqlen=48, mask="causal,window=10"), small("cap", seqlen=48, softcap=2.0)
-    assert among(*lengths, window, wrong={"seqlen": 48}).settings == (("mask=causal,window=10",),)
-    both = among(*lengths, window, capped, wrong={"seqlen": 48})
-    assert both.settings == (("mask=causal,window=10", "softcap=2.0"),)
-    plain = small("48", seqlen=48)
-    assert among(*lengths, plain, wrong={"seqlen": 48}).settings == (("seqlen=48",),)
-    padded = small("43", seqlen=43, mask="causal,padding=end")
-    assert among(*lengths, padded, wrong={"seqlen": 43}).settings == (("seqlen=43",),)
     heads = [small(f"h{number}", heads=number) for number in (2, 12)]
-    assert among(*heads, small("two", batch=2, heads=8), wrong={"batch": 2}).settings == (("batch=2",),)
+    window, capped = small("window", seqlen=48, mask="causal,window=10"), small("cap", seqlen=48, softcap=2.0)
+    for problems, wrong, settings in (
+        ([*lengths, window], {"seqlen": 48}, ("mask=causal,window=10",)),
+        ([*lengths, window, capped], {"seqlen": 48}, ("mask=causal,window=10", "softcap=2.0")),
+        ([*lengths, small("48", seqlen=48)], {"seqlen": 48}, ("seqlen=48",)),
+        ([*lengths, small("43", seqlen=43, mask="causal,padding=end")], {"seqlen": 43}, ("seqlen=43",)),
+        ([*heads, small("two", batch=2, heads=8)], {"batch": 2}, ("batch=2",)),
+    ):
+        assert among(*problems, wrong=wrong).settings == (settings,)
 
 
 def test_a_few_queries_of_many_keys_are_no_right_neighbour() -> None:
@@ -133,9 +125,8 @@ def test_a_few_queries_of_many_keys_are_no_right_neighbour() -> None:
     full = [small(f"{length}", mask="full", seqlen=length, seqlen_q=length) for length in (16, 43)]
     main = healthy((1,)).assign(seqlen_q=512)
     causal = [each.assign(case_id=each["case_id"] + "c", mask="causal") for each in full]
-    assert among(few, *full, *causal, main=main, wrong={"mask": "full", "seqlen": (16, 43)}).settings == (
-        ("mask=full",),
-    )
+    found = among(few, *full, *causal, main=main, wrong={"mask": "full", "seqlen": (16, 43)})
+    assert found.settings == (("mask=full",),)
     short, long = small("short", seqlen=8, seqlen_q=8), {"seqlen": int(main["seqlen"].iloc[0])}
     assert among(few, short, main=main, wrong=long).settings_right == ("seqlen=8",)
 
@@ -194,8 +185,5 @@ def test_what_right_problems_have_is_named_where_the_main_one_is_wrong() -> None
 
 def test_numbers_of_ranks_are_named_beside_a_setting() -> None:
     full = healthy((1, 2, 4), FINE, seeds=1).assign(mask="full", case_id="full")
-    table = bend(
-        pd.concat([healthy((1, 2, 4)), full]), {"mask": "full", "world_size": 4, "tensor": "out"}, error_rel=0.9
-    )
-    found = facts_of(table)
+    found = among(full, main=healthy((1, 2, 4)), wrong={"mask": "full", "world_size": 4})
     assert (found.settings, found.sizes_wrong, found.sizes_right) == ((("mask=full",),), (4,), (1, 2))

@@ -3,10 +3,9 @@
 import math
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from accuracy.verdict.floor import LEVEL, WITHIN_GRADIENT, coarser_format
+from accuracy.verdict.floor import LEVEL
 from accuracy.verdict.label import LOGIC, ROUNDING
 from accuracy.verdict.verdict import verdicts
 from tests.unit.verdict.synthetic import bend, facts_of, healthy, label, row, rows
@@ -76,9 +75,6 @@ def test_gradients_of_a_user_s_function_in_16_bits_inside_are_coarse_and_farther
 
     assert [judged("dk", units, **own) for units in (0.2, 1.74, 2.9)] == ["precision_floor", "precision_floor", "logic"]
     assert [judged("dk", 1.74), judged("out", 1.74, **own), judged("out", 1.6)] == ["logic", "logic", "precision_floor"]
-    for units, found in ((1.74, True), (2.9, False)):
-        coarse = coarser_format(units * 2.0**-8, math.nan, np.ones(2), "float32", most=WITHIN_GRADIENT)
-        assert (coarse is not None) == found
 
 
 def test_a_long_sum_in_16_bits_is_a_fact_of_a_user_s_function_and_more_is_a_bug() -> None:

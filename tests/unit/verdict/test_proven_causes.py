@@ -11,7 +11,7 @@ from accuracy.verdict.facts import Cause, Facts
 from accuracy.verdict.proof import causes
 from tests import planted
 from tests.planted import Plain, Plant
-from tests.unit.verdict.synthetic import bend, explained, facts_of, healthy
+from tests.unit.verdict.synthetic import bend, explained, factor, facts_of, healthy
 
 
 def known(rows: list[dict[str, Any]], *tensors: str) -> Facts:
@@ -103,14 +103,11 @@ LARGE = ("world_size=3", "problem.seqlen=480", "problem.heads=12", "problem.head
 ONE = "world_size=1"
 
 
-@pytest.mark.parametrize(
-    ("plant", "cases", "text"),
-    [
-        (stay, (("world_size=3", "problem.seqlen=24"), LARGE), "dv has the shard of rank r + 1"),
-        (swap, ((ONE, "problem.heads_kv=2"), (ONE, "problem.heads_kv=4")), "dv has the heads"),
-        (tile, [(ONE, f"problem.seqlen={length}") for length in (8, 16, 40)], "dk is zero in tokens 0 to 15"),
-    ],
-)
+@pytest.mark.parametrize(("plant", "cases", "text"), [
+    (stay, (("world_size=3", "problem.seqlen=24"), LARGE), "dv has the shard of rank r + 1"),
+    (swap, ((ONE, "problem.heads_kv=2"), (ONE, "problem.heads_kv=4")), "dv has the heads"),
+    (tile, [(ONE, f"problem.seqlen={length}") for length in (8, 16, 40)], "dk is zero in tokens 0 to 15"),
+])  # fmt: skip
 def test_the_cause_that_all_cases_prove_is_named_before_one_of_some(
     plant: Plant, cases: tuple[tuple[str, ...], ...], text: str
 ) -> None:
@@ -142,9 +139,8 @@ def test_of_two_factors_that_one_case_cannot_tell_apart_the_one_of_all_cases_is_
         return right | {"dk": right["dk"] / sizes.pop(0)}
 
     sizes = [5, 4, 5]
-    (one,), (both,) = (
-        of_cases(averaged, *((f"world_size={size}",) for size in case)).values() for case in ((5,), (4, 5))
-    )
+    words = [(f"world_size={size}",) for size in (4, 5)]
+    (one,), (both,) = of_cases(averaged, words[1]).values(), of_cases(averaged, *words).values()
     assert {"dk is 1/W times what it should be", "dk is the softmax scale times what it should be"} <= {*one.clauses}
     assert both.text == "dk is 1/W times what it should be"
 
@@ -169,12 +165,7 @@ def test_a_constant_that_a_factor_is_by_chance_in_one_case_is_not_named() -> Non
 
 def test_a_factor_near_1_is_no_power_of_two_in_16_bits() -> None:
     """1.004 and 1 + 2^-8 differ by less than a factor can be known by there; in float64 by much more."""
-    known, fitted = (
-        explained(
-            "dk", "a constant factor", cause=f"dk is {word} times what it should be", parameter=word, freedom=free
-        )
-        for word, free in (("(1 + 2^-8)", 0), ("1.004", 1))
-    )
+    known, fitted = factor("dk", "(1 + 2^-8)", freedom=0), factor("dk", "1.004")
     for dtype, told in (("float16", "1.004"), ("float64", "(1 + 2^-8)")):
         main = healthy((1,), (dtype,), seeds=1)
         case = {"case_id": main["case_id"].iloc[0], "dtype": dtype}

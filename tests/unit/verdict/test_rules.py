@@ -74,7 +74,7 @@ def test_delta_bears_the_mark_of_an_out_that_is_as_far_off(times: float, expecte
     wide, far = ("float16", "float32"), 1.9 * 2.0**-8
     table = bend(healthy(), {"tensor": "out", "dtype": wide}, error_rel=far, significand_bits=8.0)
     table = bend(table, {"tensor": "delta", "dtype": wide}, error_rel=times * far)
-    assert [label(table, "delta", dtype) for dtype in ("float16", "float32")] == [expected] * 2
+    assert [label(table, "delta", dtype) for dtype in wide] == [expected] * 2
     assert label(table, "out", "float32") == "precision_floor"
 
 
@@ -113,10 +113,8 @@ def test_what_partials_that_cancel_explain_is_no_excess_and_more_is() -> None:
         single = {"single_device_rel": 12 * LEVEL * 2.0**-8, "inputs": "attention_sink"}
         return of_floors("dk", "bfloat16", size, ratio * 12, **single, **known)
 
-    for known in (
-        {"condition_sum": 30.0, "condition_rounding": 20.0},
-        {"condition_sum": 5.0, "condition_rounding": 30.0},
-    ):
+    for of_sum, of_rounding in ((30.0, 20.0), (5.0, 30.0)):
+        known = {"condition_sum": of_sum, "condition_rounding": of_rounding}
         assert [sink(ratio, **known) for ratio in (2.9, 4.0)] == ["rounding", "excess_rounding"]
         assert sink(2.9, 1, **known) == "excess_rounding"
     assert [sink(4.0), sink(2.9, 1)] == ["rounding", "excess_rounding"]

@@ -92,8 +92,7 @@ PARTS = {
     # flash-attention aligned fewer queries than keys at the top left before 2.1; the schedule means the bottom right
     "causal_bottom_right": reported(
         on_rank(lambda rank: replace(rank, visibility=TopLeft(rank.causal)), *WAYS, schedule=llama3.SCHEDULE),
-        "logic", EVERYTHING, "mask",
-    ),
+        "logic", EVERYTHING, "mask"),
     # yunchang's FA3 wrapper: causal=False hard-coded, so future tokens leak, in forward and backward alike
     "diagonal_not_causal": reported(
         each_block(lambda rank, source, block: Block(block.query, block.key, causal=False)), "logic", EVERYTHING, "mask"
@@ -101,8 +100,7 @@ PARTS = {
     # invented; the least there is: other ranks never see the last key of rank 0
     "dropped_key": reported(
         each_block(lambda rank, source, block: without_last_key(block) if source == 0 < rank.world.rank else block),
-        "logic", EVERYTHING, "mask",
-    ),
+        "logic", EVERYTHING, "mask"),
     "blocks_last_hop_missing": Fault(MISSING, EVERYTHING, causes=BLOCKS),
     "blocks_last_hop_missing_forward": Fault(MISSING, EVERYTHING, way="forward", causes=BLOCKS),
     "blocks_last_hop_missing_backward": Fault(MISSING, GRADIENTS, way="backward", causes=BLOCKS),
@@ -110,16 +108,13 @@ PARTS = {
     "blocks_first_hop_twice_forward": Fault(TWICE, EVERYTHING, way="forward", causes=BLOCKS),
     "blocks_first_hop_twice_backward": Fault(TWICE, GRADIENTS, way="backward", causes=BLOCKS),
     "blocks_diagonal_twice_backward": Fault(
-        times(2, lambda rank, source, length: source == rank.world.rank), GRADIENTS, way="backward", causes=BLOCKS
-    ),
+        times(2, lambda rank, source, length: source == rank.world.rank), GRADIENTS, way="backward", causes=BLOCKS),
     "blocks_odd_length": Fault(
         times(0, lambda rank, source, length: length % 2 == 1 and first_hop(rank, source, length)),
-        EVERYTHING, where=("problem.seqlen=132",), causes=BLOCKS,
-    ),
+        EVERYTHING, where=("problem.seqlen=132",), causes=BLOCKS),
     "blocks_many_ranks": Fault(
         times(0, lambda rank, source, length: rank.world.size > 4 and last_hop(rank, source, length)),
-        EVERYTHING, where=("world_size=[1,6]",), causes=BLOCKS,
-    ),
+        EVERYTHING, where=("world_size=[1,6]",), causes=BLOCKS),
     "blocks_long": Fault(ONE_TILE, EVERYTHING, causes=BOTH, where=LONG),
     "blocks_masks_swapped_on_last_rank": Fault(each_block(swapped_masks), EVERYTHING, causes=BOTH),
     "blocks_mask_of_other_hop": Fault(Ring(blocks=other_hop), EVERYTHING, causes=BOTH),
@@ -128,7 +123,5 @@ PARTS = {
     "mask_window_wider": Fault(seeing(*WAYS, wider=1), EVERYTHING, where=WINDOW, causes=MASK),
     "mask_window_narrower": Fault(seeing(*WAYS, wider=-1), EVERYTHING, where=WINDOW, causes=MASK),
     "mask_documents_ignored": Fault(seeing(*WAYS, documents=()), EVERYTHING, where=DOCUMENTS, causes=MASK),
-    "mask_documents_ignored_backward": Fault(
-        seeing("backward", documents=()), GRADIENTS, where=DOCUMENTS, causes=MASK
-    ),
+    "mask_documents_ignored_backward": Fault(seeing("backward", documents=()), GRADIENTS, where=DOCUMENTS, causes=MASK),
 }  # fmt: skip

@@ -171,15 +171,13 @@ PARTS = {
     # ring-flash-attention's ring, zigzag and stripe backward with float32 inputs: gradients come in a buffer that every
     # step reuses, and `.to(float32)` of one that is float32 already is no copy; they are wrong by 0.4 to 4.8
     "accumulator_alias": reported(
-        summed(FLOAT32, lambda rank, name, found: changed(found, add=aliased)), "logic", GRADIENTS, "blocks"
-    ),
+        summed(FLOAT32, lambda rank, name, found: changed(found, add=aliased)), "logic", GRADIENTS, "blocks"),
     # ring-flash-attention #24
     "bpt_stale_buffer": reported(plugins.load(str(STALE)).SCHEDULE, "logic", GRADIENTS, "blocks"),
     # TransformerEngine #821, lucidrains' ring attention: the error grows like the square root of the world size, and no
     # finer dtype of the inputs helps
     "bf16_grad_sum": reported(
-        rounding(dkv_accumulator="bfloat16", gradient_wire="bfloat16"), "precision_floor", "dk dv", "cast"
-    ),
+        rounding(dkv_accumulator="bfloat16", gradient_wire="bfloat16"), "precision_floor", "dk dv", "cast"),
     # no fault but the published ring, which must stay `rounding`: each block's out is rounded to 16 bits before the
     # merge; ring-flash-attention #42 and #22, flash-attention PR #2723: 1.06 to 1.19 times single device
     "bf16_partials": reported(ring.Ring(), "rounding", EVERYTHING),
@@ -197,8 +195,7 @@ PARTS = {
     "merge_lse_kept": Fault(with_lse(lambda lse, block_lse: lse.clone()), EVERYTHING, causes=MERGE),
     "merge_mean": Fault(
         merged_by(lambda out, lse, block_out, block_lse: ((out + block_out) / 2, torch.logaddexp(lse, block_lse))),
-        "out dq dk", causes=MERGE,
-    ),
+        "out dq dk", causes=MERGE),
     "merge_without_maximum": Fault(merged_by(clipped), EVERYTHING, causes=MERGE),
     "cast_partial": Fault(rounding(partial="float16"), "out dq dk", causes=CAST),
     "cast_dq_sum": Fault(rounding(dq_accumulator="bfloat16"), "dq", causes=CAST),

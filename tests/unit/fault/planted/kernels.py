@@ -207,8 +207,7 @@ PARTS = {
     "lse_base_2": reported(of_lse(lambda lse: lse / math.log(2)), "logic", "out lse", "merge"),
     # flash-attention 2.6's varlen lse, ring-flash-attention #44 and #46: (B, S, H) read as (B, H, S)
     "lse_other_layout": reported(
-        of_lse(lambda lse: lse.transpose(1, 2).contiguous().view(lse.shape)), "logic", "out lse", "layout", "merge"
-    ),
+        of_lse(lambda lse: lse.transpose(1, 2).contiguous().view(lse.shape)), "logic", "out lse", "layout", "merge"),
     "lse_padded": reported(of_lse(padded_lse), "logic", "out lse", "merge"),  # yunchang #122
     # flash-attention PR #2721: the denominator has uncut weights, so with V = 1 out is a little below 1
     "normaliser_bias": reported(on_kernel(forward=cut_weights), "biased", "out"),
@@ -219,8 +218,7 @@ PARTS = {
     "unzeroed_padding": reported(on_kernel(forward=unzeroed), "invalid", "out lse"),  # TransformerEngine 9c127ef
     "cast_weights": Fault(  # P and dS in bfloat16
         in_both(lambda kernel, *tensors, **how: call(Eager(probability_dtype="bfloat16"), tensors, **how)),
-        "out dq dk dv", causes=("cast",),
-    ),
+        "out dq dk dv", causes=("cast",)),
     "delta_missing": Fault(of_out(torch.zeros_like), "dq dk", causes=DELTA),
     "delta_twice": Fault(of_out(lambda out: 2 * out), "dq dk", causes=DELTA),
     "delta_of_first_head": Fault(of_out(lambda out: out[:, :, :1].expand_as(out)), "dq dk"),
@@ -229,8 +227,7 @@ PARTS = {
     "heads_modulo_forward": Fault(reading(lambda head, heads, kv: head % kv, "forward"), EVERYTHING, causes=HEADS),
     "heads_modulo_backward": Fault(reading(lambda head, heads, kv: head % kv, "backward"), GRADIENTS, causes=HEADS),
     "heads_off_by_one": Fault(
-        reading(lambda head, heads, kv: (head // (heads // kv) + 1) % kv, *WAYS), EVERYTHING, causes=HEADS
-    ),
+        reading(lambda head, heads, kv: (head // (heads // kv) + 1) % kv, *WAYS), EVERYTHING, causes=HEADS),
     "heads_first_only": Fault(reading(lambda head, heads, kv: head * 0, *WAYS), EVERYTHING, causes=HEADS),
     "heads_mqa_sum": Fault(on_kernel(backward=first_of_group), "dk dv", where=("problem.heads_kv=1",)),
     "layout_batch": Fault(on_kernel(forward=first_item), EVERYTHING, where=TWO_ITEMS),
@@ -242,11 +239,9 @@ PARTS = {
     # the queries are scaled by the caller and again by the kernel
     "scale_twice_forward": Fault(
         on_kernel(forward=lambda kernel, q, *kv, **how: kernel.forward(q * how["scale"], *kv, **how)),
-        EVERYTHING, causes=SCALE,
-    ),
+        EVERYTHING, causes=SCALE),
     # 3% off in both directions, as a scale that was rounded for display
     "scale_3_percent": Fault(
         in_both(lambda kernel, *tensors, **how: call(kernel, tensors, **how | {"scale": how["scale"] * 1.03})),
-        EVERYTHING, causes=SCALE,
-    ),
+        EVERYTHING, causes=SCALE),
 }  # fmt: skip

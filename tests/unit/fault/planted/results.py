@@ -113,22 +113,19 @@ PARTS = {
     "partial_out": Fault(own_block("out"), "dq dk", causes=PARTIAL),
     "partial_out_and_lse": Fault(own_block("out", "lse"), GRADIENTS, causes=PARTIAL),
     "partial_lse_of_other_half": Fault(
-        with_lse(lambda lse: torch.cat(lse.chunk(2, dim=-1)[::-1], dim=-1), zigzag.SCHEDULE), GRADIENTS
-    ),
+        with_lse(lambda lse: torch.cat(lse.chunk(2, dim=-1)[::-1], dim=-1), zigzag.SCHEDULE), GRADIENTS),
     "scale_forward": Fault(with_scale(default, "forward"), EVERYTHING, causes=SCALE),
     "scale_backward": Fault(with_scale(default, "backward"), GRADIENTS, causes=SCALE),
     "scale_both": Fault(with_scale(default, *WAYS), EVERYTHING, causes=SCALE),
     "scale_missing_in_dq": Fault(
-        returning("backward", lambda rank, dq, *kv: (dq / rank.scale, *kv)), "dq", causes=(*SCALE, *FACTOR)
-    ),
+        returning("backward", lambda rank, dq, *kv: (dq / rank.scale, *kv)), "dq", causes=(*SCALE, *FACTOR)),
     "shard_dkv_shifted": Fault(of_rank(one_hop_less, "backward", 1, 2), "dk dv", causes=SHARD),
     "shard_dk_shifted": Fault(of_rank(one_hop_less, "backward", 1), "dk", causes=SHARD),
     # the ranks in the order of another ring direction
     "shard_dq_reversed": Fault(of_rank(lambda rank, size: size - 1 - rank, "backward", 0), "dq", causes=SHARD),
     # pairs of neighbours are swapped
     "shard_dkv_swapped": Fault(
-        of_rank(lambda rank, size: min(rank ^ 1, size - 1), "backward", 1, 2), "dk dv", causes=SHARD
-    ),
+        of_rank(lambda rank, size: min(rank ^ 1, size - 1), "backward", 1, 2), "dk dv", causes=SHARD),
     "shard_lse_shifted": Fault(of_rank(one_hop_less, "forward", 1), "lse dq dk dv", causes=SHARD),
     "shard_dk_is_dv": Fault(returning("backward", lambda rank, dq, dk, dv: (dq, dv, dk)), "dk dv"),
-}
+}  # fmt: skip
