@@ -92,7 +92,7 @@ def verdict(rows: pd.DataFrame) -> Judgement:
         calls = f"{count(judged['layer'].nunique(), 'layer')}, {judged['name'].nunique()} calls"
         most = f"every tensor within {plain(judged['times'].max())} times what rounding explains"
         coarser = judged[judged["inside"].isin(PRODUCTS)].groupby("inside")["layer"].unique()
-        facts = "".join(f" {_few([*layers])}: {PRODUCTS[name]}." for name, layers in coarser.items())
+        facts = "".join(f" {_few([*layers])}: {PRODUCTS[str(name)]}." for name, layers in coarser.items())
         return Judgement(rows, f"the run merely rounds: {calls}, {most}.{facts}{more}", ROUNDING)
     first = wrong.iloc[0]
     if first["sentence"].startswith(GIVEN):
