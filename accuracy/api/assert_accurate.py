@@ -39,10 +39,9 @@ from accuracy.runtime import device as devices
 from accuracy.runtime.collectives import may_share
 from accuracy.verdict.diagnosis import too_little
 from accuracy.verdict.floor import LEVEL
-from accuracy.verdict.inside import cut_off, is_healthy
-from accuracy.verdict.label import NOT_MEASURED, ONE_RANK
+from accuracy.verdict.inside import cut_off
+from accuracy.verdict.label import ONE_RANK
 from accuracy.verdict.rule import factor
-from accuracy.verdict.verdict import verdicts
 from accuracy.verdict.words import ONE_RANK_ONLY, not_on
 
 LIMITS = Limits()
@@ -76,14 +75,10 @@ def assert_accurate(
 
     Errors are compared with those of a single-device kernel, on a CPU one that sums in float32. Torch's own CPU kernel
     sums dk and dv in 16 bits: a function with its bits of out and dq on one rank is compared with it, and warned of. A
-    function that is farther off, and no farther than rounding of scores, weights and sums to 16 bits explains, passes
-    with a warning, unless limits or a kernel are given. A tensor that is a factor times the reference fails where the
-    ratio of errors does not show it (1.001 in bfloat16). A function that shares its work and could have one rank alone
-    fails; world_size=1 says that one is meant.
-
-    Returns the rows. On every rank alike, raises AssertionError, on rank 0 with the worst rank, tensor and position in
-    words; its `results` are the rows. Raises ConfigError, a ValueError, for an argument that cannot be, or that no case
-    could use.
+    tensor that is a factor times the reference fails where the ratio of errors does not show it (1.001 in bfloat16). A
+    function that shares its work and could have one rank alone fails; world_size=1 says that one is meant. Returns the
+    rows. On every rank alike, raises AssertionError, on rank 0 with the worst rank, tensor and position in words; its
+    `results` are the rows. Raises ConfigError, a ValueError, for an argument that cannot be, or that no case could use.
     """
     __tracebackhide__ = True
     check_limits(limits)
@@ -101,11 +96,6 @@ def assert_accurate(
             warnings.warn(SHORT_SUMS_SAID, stacklevel=3)
         else:
             complaint += f"\ntorch's own CPU kernel sums dk and dv in 16 bits; kernel={SHORT_SUMS!r} compares with it"
-    is_default = limits is LIMITS and kernel == "auto" and callable(fn)
-    if complaint is not None and is_default and rounds_in_16_bits(results):
-        warnings.warn(f"{complaint.splitlines()[0]}; rounding in 16 bits explains it, limits=Limits() refuses it",
-                      stacklevel=3)  # fmt: skip
-        complaint = None
     if complaint is not None:
         rank = dist.get_rank(group) if dist.is_available() and dist.is_initialized() else 0
         failed = AssertionError(complaint if rank <= 0 else "not accurate: rank 0 says where")
@@ -190,17 +180,6 @@ def may_have_short_sums(results: pd.DataFrame, limits: Limits) -> bool:
         row["tensor"] in ("dk", "dv") and row["kernel"] == "eager" and row["dtype"] in short
         and row["device"] == devices.name("cpu") for row in over
     )  # fmt: skip
-
-
-def rounds_in_16_bits(results: pd.DataFrame) -> bool:
-    """Return whether all was measured in dtypes of 16 bits and has no factor and no more error than a function that
-    stores scores, weights or sums in them, as `accuracy.diagnose` has it."""
-    short = {name for name, dtype in DTYPES.items() if dtype.bytes == 2}
-    measured = not_measured(results) is None and FAILED not in {*results["status"]}
-    if not measured or not {*results["dtype"]} <= short or any(map(factor.is_scaled, _judged(rows_in(results)))):
-        return False
-    judged = verdicts(results)
-    return bool(is_healthy(judged[judged["label"] != NOT_MEASURED]).all())
 
 
 def of_torch_s_own(fn: Function | str, *, kernel: Any = "auto", **how: Any) -> pd.DataFrame | None:

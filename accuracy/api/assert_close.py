@@ -16,7 +16,7 @@ from torch import Tensor
 from accuracy.api import calling
 from accuracy.api.bounds import Attention, Exact, check_tensors, exact, listed, must_be_beside, policy_of, word_of
 from accuracy.api.calling import GRADIENTS, SCALES, as_tensor, in_bshd, in_layout, meant
-from accuracy.api.returned import TF32_DRIFT, in_coarser_products, of_largest, others, without_padding
+from accuracy.api.returned import drift_of, in_coarser_products, of_largest, others, without_padding
 from accuracy.bound.limits import ALARM, DRIFT, Beyond, beyond, limits
 from accuracy.bound.policy import Policy, eight_bits, unit
 from accuracy.bound.running import Bound
@@ -165,7 +165,7 @@ def assert_close(
         if coarser is not None:
             words = f"computes {PRODUCTS[coarser[0]]}"
             own, source = wrong, f"rounding alone of what {words}"
-            wrong = _wrong(found, coarser[1], layout, TF32_DRIFT)
+            wrong = _wrong(found, coarser[1], layout, drift_of(coarser[0]))
             if not wrong and arithmetic is None:
                 what = getattr(actual, "__name__", "this attention")
                 warnings.warn(f"{what} {words}; arithmetic='float32' refuses it: {own[0]}", stacklevel=3)

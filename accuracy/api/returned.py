@@ -18,8 +18,6 @@ from accuracy.live.uncounted import scaled, through_maximum
 EXPECTED = "give out, (out, lse), (out, lse, max_logit), or a function that returns one of these"
 AUXILIARY = {"lse": ("lse",), "max_logit": ("max_logit", "max_scores")}
 """By our name, those of the attributes of what flex_attention returns beside out."""
-TF32_DRIFT = 2 * policy.unit("tf32")
-"""By which rounding P and dS, all of them cut off, may shift a gain: twice the mean of what is cut, half a spacing."""
 
 
 def as_tensor(x: Any, name: str) -> Tensor:
@@ -89,6 +87,12 @@ def others(
     if {*wrong} <= {"dq", "dk"} and attention.rows is None:
         given = truth.reference, truth.bounds, truth.policy
         yield replace(truth, bounds=through_maximum(q, k, v, dout, *given, **attention.how(q, k)))
+
+
+def drift_of(products: str) -> float:
+    """Return by how much rounding P and dS to a format of `policy.OF_FLOAT32` may shift a gain: two unit roundoffs, as
+    each loses half a one in the mean where it is cut off to TF32."""
+    return 2 * policy.unit("tf32" if products == "tf32_cut" else products)
 
 
 def in_coarser_products(

@@ -18,7 +18,7 @@ from accuracy.core.fields import default_softmax_scale
 
 DIMS = (8, 16, 24, 32, 40, 64, 128)
 """Head dims of the grids of a diagnosis."""
-OF_TILES = (64, 128, 96, 80, 256, 32, 16)
+OF_TILES = (64, 128, 96, 80, 256, 192, 32, 16)
 """Head dims of kernels that take one alone, the most usual first."""
 LENGTHS = {1: 43, 8: 40, 16: 48, 32: 96, 64: 192, 128: 128}
 """By what a length may have to be a multiple of, one that is no multiple of the next."""

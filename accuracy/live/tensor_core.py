@@ -19,6 +19,8 @@ ALIKE = 0.5
 MOST = 2.0
 """By which the error may exceed that one: it is 1.15 times as large where three of four roundings are known, 1.73 where
 one of three is."""
+LEAST = 0.25
+"""Of that one, what the error is at least: 0.58 of it where v alone is rounded. One of float32's size bears no mark."""
 MOST_FACTOR = 2.0**-9
 """Largest factor by which TF32 shrinks out: where P and v are cut off, each loses less than 2^-10 of itself."""
 _CUT = 13  # of float32's 23 bits of a significand
@@ -39,7 +41,7 @@ def bears(error: Tensor, inside: Tensor, reference: Tensor) -> bool:
     were given; all float64, of one shape."""
     (factor, own_part), (_, part) = (_factor_and_rest(x, reference) for x in (error, inside - reference))
     own, size = float(own_part.norm()), float(part.norm())
-    within = own <= MOST * size and abs(factor) <= MOST_FACTOR
+    within = LEAST * size <= own <= MOST * size and abs(factor) <= MOST_FACTOR
     return within and float((own_part * part).sum()) > ALIKE * own * size > 0
 
 

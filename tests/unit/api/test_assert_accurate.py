@@ -7,7 +7,6 @@ import torch.distributed as dist
 from torch.nn.functional import scaled_dot_product_attention
 
 from accuracy import assert_accurate
-from accuracy.gate.rules import Limits
 from accuracy.verdict.rule import factor
 from tests.contract.variant.somebody import without_lse
 from tests.unit.api.attention import attend, inaccurate, wider
@@ -98,25 +97,6 @@ def test_torch_s_own_sums_of_one_rank_are_no_fault_of_several() -> None:
     with pytest.warns(UserWarning, match="torch's own CPU kernel"):
         assert_accurate(torch_s_own_alone, **few)
     inaccurate(r"dv is", partial(torch_s_own_alone, dv=1.03), **few | {"world_size": 2})
-
-
-def scores_in_16_bits(q, k, v, *, causal, softmax_scale, times=1.0, most=4096):
-    """times: of the scores, most: of its tokens."""
-    if q.shape[1] > most:
-        raise ValueError("too long")
-    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2).transpose(1, 2) for x in (k, v))
-    scores = q.transpose(1, 2) @ k.mT * (times * softmax_scale)
-    scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
-    return (scores.softmax(-1) @ v).transpose(1, 2)
-
-
-def test_scores_in_16_bits_are_told_unless_limits_are_given_and_hide_no_fault_and_no_failure() -> None:
-    few = {"heads": 4, "heads_kv": 2, "head_dim": 32, "world_size": 1}
-    with pytest.warns(UserWarning, match="rounding in 16 bits explains it"):
-        assert_accurate(scores_in_16_bits, **few)
-    inaccurate("times as far", scores_in_16_bits, limits=Limits(), **few)
-    inaccurate("times", partial(scores_in_16_bits, times=1.02), **few)
-    inaccurate("times as far", partial(scores_in_16_bits, most=600), seqlen=[512, 1024], **few)
 
 
 def dropped_key(q, k, v, **how):
