@@ -23,9 +23,9 @@ SHARE_OF_MEAN = 1 / 200
 COARSE_LOGARITHM = 48.0
 """Unit roundoffs by which a library's log errs at most; torch's on a CPU is off by 25 (measured)."""
 EIGHT_BITS = {"float8_e4m3fn": Format("float8_e4m3fn", 4, -6, 1), "float8_e5m2": Format("float8_e5m2", 3, -14, 1)}
-OF_FLOAT32 = ("tf32", "tf32_cut", "split_16")
-"""To what operands of float32 products may be rounded. Cut off they lose up to a spacing; three products of bfloat16
-parts leave out the product of both small parts, and these are rounded: 3 * 2^-18 in all."""
+OF_FLOAT32 = ("tf32_cut", "tf32", "split_16")
+"""To what operands of float32 products may be rounded, the coarsest first. Cut off they lose up to a spacing; three
+products of bfloat16 parts leave out the product of both small parts, and these are rounded: 3 * 2^-18 in all."""
 INSIDE = FORMATS | EIGHT_BITS | {name: ARITHMETIC[name] for name in OF_FLOAT32}
 """Formats of what is rounded inside; no result is stored in those of products or in 8 bits."""
 

@@ -206,7 +206,7 @@ class Call:
             return ""
         reference, blind = self.reference.out, self.reference.lse.transpose(1, 2).isneginf()
         error = (self.tensors["out"].double() - reference).masked_fill(blind[..., None], 0.0)
-        for word in ("tf32_cut", "tf32", "split_16") if error.isfinite().all() else ():  # the coarsest first
+        for word in OF_FLOAT32 if error.isfinite().all() else ():
             for inside in (each.reference.out for each in self.with_rounded_operands(word)):
                 if bears(error, inside, reference):
                     return word

@@ -64,13 +64,9 @@ def returned(result: Any, layout: str, q: Tensor, width: int) -> tuple[Tensor, T
     if not values:
         raise WrongResult(f"the function returned nothing in a {type(values).__name__}, {EXPECTED}")
     out, lse = (*values, None)[:2]
-    if (
-        layout not in PACKED
-        and isinstance(lse, Tensor)
-        and lse.dim() == 4
-        and lse.shape[:3] == q.transpose(1, 2).shape[:3]
-    ):
-        lse = None
+    rows = q.shape[0], q.shape[2], q.shape[1]
+    if layout not in PACKED and isinstance(lse, Tensor) and lse.dim() == 4 and lse.shape[:3] == rows:
+        lse = None  # weights
     if not isinstance(out, Tensor):
         raise WrongResult(f"the function returned {_named(out)}, {EXPECTED}")
     if lse is not None and not isinstance(lse, Tensor):

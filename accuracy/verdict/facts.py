@@ -127,9 +127,7 @@ class Facts:
     inputs: tuple[str, ...] = ()  # those that show it
     # why, and how much
     causes: Mapping[str, Cause] = field(default_factory=dict)  # by tensor
-    otherwise: Mapping[str, Mapping[str, float]] = field(
-        default_factory=dict
-    )  # by dtype and tensor, errors of no cause
+    otherwise: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by dtype, tensor: errors of no cause
     gain: float | None = None  # of the first leading tensor
     growth: Mapping[str, Growth] = field(default_factory=dict)  # by tensor
     ratios: tuple[float, ...] = ()  # of the errors of dq, dk and dv

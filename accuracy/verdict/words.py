@@ -155,11 +155,9 @@ def where(facts: "Facts") -> Iterator[str]:
     """With which problems, inputs and sizes, on which ranks, and how the error goes from rank to rank."""
     groups = f"only with {' and '.join(map(' or '.join, facts.settings))}" if facts.settings else ""
     some = f"in {facts.wrong_problems} of {facts.problems} problems, as with {' and '.join(facts.example)}"
-    probes = facts.inputs and {*facts.inputs} <= {*PROBES}
-    special = (
-        f"on {listed(facts.inputs)} inputs{', not on gaussian ones' if probes else ' only'}" if facts.inputs else ""
-    )
-    special = "" if "gaussian" in facts.inputs else special
+    kinds = () if "gaussian" in facts.inputs else facts.inputs
+    apart = ", not on gaussian ones" if {*kinds} <= {*PROBES} else " only"
+    special = f"on {listed(kinds)} inputs{apart}" if kinds else ""
     if conditions := [x for x in (groups or some * bool(facts.problems), special) if x]:
         yield ", ".join(conditions) + (f" (run in {facts.run_in})" if facts.run_in else "")
     yield from [f"not with {' or '.join(facts.settings_right)}"] if facts.settings_right else []

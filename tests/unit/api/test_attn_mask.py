@@ -77,7 +77,7 @@ def flipped(mask: Tensor) -> Tensor:
 
 
 def other_heads(mask: Tensor) -> Tensor:
-    """Of a mask that has no heads, other queries."""
+    """Return a mask whose heads are moved on by one; its queries, where all heads share it."""
     return mask.roll(1, -3 if mask.dim() > 2 and mask.shape[-3] > 1 else -2)
 
 

@@ -218,7 +218,7 @@ def _silently(command: Callable[[], object], below: tuple[str, ...], at: int | N
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """What a reader sees: no name begins with a dot."""
+    """Return the content of each file by its path, but for names that begin with a dot, as those half written."""
     found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
     return {name: path.read_bytes() for name, path in found.items() if "/." not in f"/{name}"}
 

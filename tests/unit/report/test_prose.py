@@ -80,7 +80,7 @@ def _scrambled(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _renamed(results: pd.DataFrame) -> pd.DataFrame:
-    """Each variant's numbers under the name of the next one."""
+    """Return the table in which each variant has the name of the one behind it in the alphabet."""
     names = sorted(results["variant"].dropna().unique())
     return results.assign(variant=results["variant"].map(dict(zip(names, names[1:] + names[:1], strict=True))))
 

@@ -66,7 +66,7 @@ def explained(tensor: str, hypothesis: str, residual: float = 1e-15, **changes: 
 
 
 def factor(tensor: str, number: float | str, **changes: Any) -> dict[str, Any]:
-    """What proves a factor in float64."""
+    """Return a hypothesis row of one float64 case which proves that a tensor is `number` times its reference."""
     content = {"cause": f"{tensor} is {number} times what it should be", "parameter": str(number), "freedom": 1}
     return explained(tensor, "a constant factor", case_id="float64-1-0-gaussian", **content | changes)
 

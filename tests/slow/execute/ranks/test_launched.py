@@ -83,7 +83,7 @@ def test_without_restarts_a_death_ends_all_with_status_3_and_the_same_command_go
 
 
 def test_a_launched_rank_has_a_limit_whatever_it_does(tmp_path: Path) -> None:
-    """Its parent says so; nobody restarts it."""
+    """The process that started the rank says which one did not answer, and no process is left."""
     mark, said = uuid.uuid4().hex, "no answer from rank 1 within 5 s"
     statement = "signal.pthread_sigmask(0, signal.valid_signals()); time.sleep(99)"
     planting.first(tmp_path / "mine", "sleeps", f"if rank.world.rank == 1: {statement}")
