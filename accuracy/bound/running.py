@@ -150,8 +150,9 @@ def _fill(bound: Bound, place: tuple[int | slice, ...], certain: Tensor, varianc
 
 
 def _deviation(variance: Tensor) -> Tensor:
-    """Return the root of a variance and of the errors of this pass, in float32, no smaller."""
-    root = (variance * OWN_ERROR).sqrt_().float()
+    """Return the root of a variance and of the errors of this pass, in float32, no smaller; infinite of NaN, which no
+    weight times an infinite error is."""
+    root = (variance * OWN_ERROR).nan_to_num_(nan=torch.inf, posinf=torch.inf).sqrt_().float()
     return root.nextafter(torch.full_like(root, torch.inf))
 
 

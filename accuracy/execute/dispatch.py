@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from itertools import cycle, islice
 from pathlib import Path
@@ -69,9 +70,10 @@ def measure(
 
     if alone := [each for each in pending if _needs_no_other(each)]:
         from accuracy.measurement.reruns import run_alone
+        from accuracy.world.processes import kept_group_of_one
 
-        pipeline = Pipeline(configuration.name, run_alone, alone=True)
-        yield from here(pipeline, alone)
+        with kept_group_of_one(configuration.device) as group:
+            yield from here(Pipeline(configuration.name, partial(run_alone, group=group), alone=True), alone)
         pending = [each for each in pending if not _needs_no_other(each)]
     runnable = [each.case for each in pending if each.unsupported is None]
     workers = min(configuration.workers, len(runnable))

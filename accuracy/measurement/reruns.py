@@ -6,10 +6,12 @@ run's numbers are not touched.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from accuracy.core.case import Case
@@ -109,13 +111,16 @@ def repeated(results: Sequence[Results], again: Iterable[Sequence[Results]]) -> 
     return found
 
 
-def run_alone(case: Case, shards: Sequence[Tensors], mode: Mode = PLAIN) -> Ran:
-    """Run a case in this process: its simulated ranks, or its one rank in a group of its own. Raises what that does."""
+def run_alone(
+    case: Case, shards: Sequence[Tensors], mode: Mode = PLAIN, group: Callable[[], dist.ProcessGroup] | None = None
+) -> Ran:
+    """Run a case in this process: its simulated ranks, or its one rank in a group of its own, or in what `group`
+    returns. Raises what that does."""
     if case.world == "simulated":
         return simulate(case, shards, mode)
     program = rank_program(case, build_kernel(case), shards)
-    with group_of_one(case.device) as group:
-        world = ProcessesWorld(0, 1, group)
+    with group_of_one(case.device) if group is None else nullcontext(group()) as own:
+        world = ProcessesWorld(0, 1, own)
         with device.measured(case.device) as cost, device.poisoned(mode.poison):
             results = run_rank(program, world)
         kept, results = results, copies(results)

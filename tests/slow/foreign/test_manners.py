@@ -42,6 +42,24 @@ def test_a_function_finds_a_group_of_one_which_is_gone_afterwards_and_the_caller
         dist.destroy_process_group()
 
 
+def test_a_run_makes_one_group_and_another_where_a_function_has_ended_it() -> None:
+    seen: list[Any] = []
+
+    def keeps(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        seen.append(dist.group.WORLD)
+        return asks_its_group(q, k, v, **how)
+
+    def ends(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        out = keeps(q, k, v, **how)
+        dist.destroy_process_group()
+        return out
+
+    for fn, groups in ((keeps, 1), (ends, 3)):
+        seen.clear()
+        measured(fn, seed=[0, 1, 2])
+        assert (len({id(each) for each in seen}), len(seen), dist.is_initialized()) == (groups, 3, False)
+
+
 def test_ranks_start_where_modules_were_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a pytest in pytest (`pytester.runpytest_inprocess`) drops those that it was the first to import."""
     importlib.import_module("accuracy.execute.ranks.agent")

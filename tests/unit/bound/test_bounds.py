@@ -1,5 +1,6 @@
 """Bounds hold for every healthy kernel, on all inputs, and are near enough to prove faults."""
 
+import warnings
 from functools import cache
 from typing import Any
 
@@ -209,3 +210,14 @@ def test_scores_of_a_thousand_in_16_bits_are_accepted_and_a_doubled_out_is_not()
         assert_close(out, q, k, v, dq=dq, dk=dk, dv=dv, dout=dout, causal=True)
         with pytest.raises(AssertionError, match="out is wrong"):
             assert_close(2 * out, q, k, v, causal=True)
+
+
+@pytest.mark.parametrize(("times", "unlimited"), [(8, ()), (100, ("dq", "dk"))])
+def test_a_tensor_that_no_bound_judges_is_named(times: int, unlimited: tuple[str, ...]) -> None:
+    q, k, v, dout = (x.mul(times).bfloat16() for x in torch.randn(4, 1, 64, 2, 32, generator=torch.manual_seed(0)))
+    exact = attention(q, k, v, dout, causal=True, scale=32**-0.5)
+    found = {name: getattr(exact, name).bfloat16() for name in ("out", "dq", "dk", "dv")}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert_close(found.pop("out"), q, k, v, dout=dout, causal=True, **found)
+    assert [str(each.message).partition(" cannot")[0] for each in told] == ([", ".join(unlimited)] if unlimited else [])

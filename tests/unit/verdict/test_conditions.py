@@ -167,6 +167,8 @@ def test_a_condition_that_explains_too_little_is_not_named() -> None:
     found = among(*three, *both, wrong=cases)
     assert (found.settings, found.wrong_problems, found.problems) == ((), 3, 7)
     assert "in 3 of 7 problems, as with" in found.sentence
+    assert among(*three, small("x", seqlen=9), wrong=cases).settings == ()  # of three kinds
+    assert among(*three[:2], small("x", seqlen=9), wrong=cases).settings == (("mask=full", "batch=2"),)
     short, one = small("short", heads_kv=1), small("one", seqlen=1, heads_kv=1)
     assert among(short, one, wrong={"case_id": tuple(short["case_id"])}).settings == (("heads_kv=1",),)
     fine, coarse = small("fine", batch=2), small("coarse", ("bfloat16",), batch=2, seqlen=43)
@@ -187,3 +189,10 @@ def test_numbers_of_ranks_are_named_beside_a_setting() -> None:
     full = healthy((1, 2, 4), FINE, seeds=1).assign(mask="full", case_id="full")
     found = among(full, main=healthy((1, 2, 4)), wrong={"mask": "full", "world_size": 4})
     assert (found.settings, found.sizes_wrong, found.sizes_right) == ((("mask=full",),), (4,), (1, 2))
+
+
+def test_a_rank_within_three_times_single_device_s_error_is_not_named() -> None:
+    table = healthy((4,), ("bfloat16", "float32"))  # 1.1 times
+    for rank, times in ((0, 2.9), (1, 3.1), ((-1, 3), 1e4)):
+        table = bend(table, {"tensor": "out", "rank": rank}, error_rel=lambda x, times=times: x * times / 1.1)
+    assert facts_of(table).ranks == (1, 3)
