@@ -17,6 +17,7 @@ import torch.distributed as dist
 from typing_extensions import Unpack
 
 from accuracy.api.measure import execute
+from accuracy.api.operators import Watched
 from accuracy.api.request import Dtypes, Function, Problem, asked, plain, request
 from accuracy.config.checks import values_of
 from accuracy.config.resolve import EVERYWHERE, OF_FUNCTIONS
@@ -47,6 +48,9 @@ from accuracy.verdict.words import ONE_RANK_ONLY, not_on
 LIMITS = Limits()
 SHORT_SUMS = "torch_flash"
 SHORT_SUMS_SAID = "dk and dv are summed in 16 bits, by torch's own CPU kernel; kernel='eager' refuses that"
+IN_16_BITS = {"eager": {"compute_dtype": "input"}}
+IN_16_BITS_SAID = "scores, weights or sums are kept in 16 bits; kernel='eager' or arithmetic='float32' refuses that"
+SHORT = {name for name, dtype in DTYPES.items() if dtype.bytes == 2}
 NAME = "assert_accurate"
 OPERANDS = 4.0
 """Roundings of operands, all one way at most, between q, k, v, dout and a gradient."""
@@ -71,7 +75,8 @@ def assert_accurate(
     tokens or more, 8 heads over 2 of 64. fn runs with the arithmetic switches that the process has.
 
     arithmetic: what the products of a float32 case may be in. `float32`; `tf32`; None: as `tf32`, and a UserWarning
-    says so where a function is found to compute in it.
+    says so where a function is found to compute in it, or to keep scores, weights or sums in 16 bits: it is right in
+    float32, with the same torch operators on one rank, and no worse than attention that is in 16 bits throughout.
 
     Errors are compared with those of a single-device kernel, on a CPU one that sums in float32. Torch's own CPU kernel
     sums dk and dv in 16 bits: a function with its bits of out and dq on one rank is compared with it, and warned of. A
@@ -96,6 +101,9 @@ def assert_accurate(
             warnings.warn(SHORT_SUMS_SAID, stacklevel=3)
         else:
             complaint += f"\ntorch's own CPU kernel sums dk and dv in 16 bits; kernel={SHORT_SUMS!r} compares with it"
+    if complaint is not None and (again := in_16_bits(fn, results, limits, group=group, **asked(locals()))) is not None:
+        results, complaint = again, None
+        warnings.warn(IN_16_BITS_SAID, stacklevel=3)
     if complaint is not None:
         rank = dist.get_rank(group) if dist.is_available() and dist.is_initialized() else 0
         failed = AssertionError(complaint if rank <= 0 else "not accurate: rank 0 says where")
@@ -175,9 +183,8 @@ def may_have_short_sums(results: pd.DataFrame, limits: Limits) -> bool:
     """Return whether all that is over the limits is a sum over queries, in 16 bits on a CPU, compared with float32
     sums."""
     over = _over(_judged(rows_in(results)), limits)
-    short = {name for name, dtype in DTYPES.items() if dtype.bytes == 2}
     return bool(over) and all(
-        row["tensor"] in ("dk", "dv") and row["kernel"] == "eager" and row["dtype"] in short
+        row["tensor"] in ("dk", "dv") and row["kernel"] == "eager" and row["dtype"] in SHORT
         and row["device"] == devices.name("cpu") for row in over
     )  # fmt: skip
 
@@ -192,6 +199,26 @@ def of_torch_s_own(fn: Function | str, *, kernel: Any = "auto", **how: Any) -> p
         alone = results.loc[results["tensor"].isin(["out", "dq"]) & (results["world_size"] == 1)]
         if len(alone) and (alone[["status", "kernel", "diff_rel"]] == [OK, SHORT_SUMS, 0.0]).all(axis=None):
             return results
+    return None
+
+
+def in_16_bits(fn: Function | str, results: pd.DataFrame, limits: Limits, *, dtype: Any, kernel: Any = "auto",
+               arithmetic: str | None = None, **how: Any) -> pd.DataFrame | None:  # fmt: skip
+    """Return the table of comparisons with a kernel that is in 16 bits throughout, where a function on one rank is over
+    the limits in such dtypes alone, runs the same operators in float32, is within them there, where no rounding hides
+    a fault, and in 16 bits within those of that kernel, its largest errors by `limits.largest`; else None."""
+    coarse = {row["dtype"] for row in _over(_judged(rows_in(results)), limits)}
+    alone = callable(fn) and (results["world_size"] == 1).all()
+    if kernel != "auto" or arithmetic or not alone or not coarse or not coarse <= SHORT:
+        return None
+    watched, dtypes = Watched(fn, results["variant"].iloc[0]), sorted({*results["dtype"], "float32"})
+    with suppress(ConfigError):  # of what that kernel does not take
+        again = results_of(watched, dtype=dtypes, kernel=IN_16_BITS, arithmetic="float32", **how)
+        judged = _judged(rows_in(again))
+        alike = watched.are_alike() and len({sum(row["dtype"] == each for row in judged) for each in dtypes}) == 1
+        largest = all(row["error_max"] <= limits.largest * row["single_device_max"] for row in judged)
+        if alike and largest and (not_measured(again) or _first(again, limits)) is None:
+            return again[again["dtype"].isin(results["dtype"])].reset_index(drop=True)
     return None
 
 

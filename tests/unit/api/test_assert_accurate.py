@@ -99,6 +99,70 @@ def test_torch_s_own_sums_of_one_rank_are_no_fault_of_several() -> None:
     inaccurate(r"dv is", partial(torch_s_own_alone, dv=1.03), **few | {"world_size": 2})
 
 
+SHORT = {"heads": 4, "heads_kv": 2, "seqlen": 256, "batch": 2, "world_size": 1, "device": "cpu"}
+
+
+def uneven(k):
+    """What makes 1.5% of dk an error: six times that of sums in float32, and less than one of all in bfloat16."""
+    return 1 + 0.015 * (-1.0) ** torch.arange(k.shape[-3], device=k.device).to(k.dtype)[:, None, None]
+
+
+def in_16_bits(q, k, v, *, causal, softmax_scale, fault="", sums=True):
+    """Scores, weights and, unless torch's softmax has them, sums are rounded to the dtype of q."""
+    own = torch.ones(q.shape[1], 1, 1, dtype=q.dtype).index_fill(0, torch.tensor(99), 0.0 if fault == "token" else 1.0)
+    own = own * (uneven(own) if fault == "uneven" else 1.004 if fault == "dk" else 1.0)
+    k = k.detach() + (k - k.detach()) * own
+    k = torch.cat([k[:1], torch.cat([k[1:, :-4], k[:1, -4:]], 1)]) if fault == "leak" else k
+    q, k, v = (x.transpose(1, 2).repeat_interleave(q.shape[2] // x.shape[2], 1) for x in (q, k, v))
+    i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+    hidden = (j > i) & causal
+    if fault == "block":
+        hidden = hidden | ((i >= 200) & (i < 232) & (j >= 64) & (j < 96))
+    s = (q @ k.mT * softmax_scale).masked_fill(hidden, -torch.inf)
+    e = torch.exp(s - s.amax(-1, keepdim=True))
+    out = (e @ v) / e.sum(-1, keepdim=True) if sums else s.softmax(-1) @ v
+    return (out * (1.01 if fault == "out" else 1.0)).transpose(1, 2)
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_scores_and_sums_in_16_bits_are_told_and_not_refused(sums: bool) -> None:
+    fn = partial(in_16_bits, sums=sums)
+    with pytest.warns(UserWarning, match="kept in 16 bits"):
+        rows = assert_accurate(fn, dtype=["bfloat16", "float16"], **SHORT)
+    assert ({*rows["dtype"]}, {*rows["kernel"]}) == ({"bfloat16", "float16"}, {"eager"})
+    for refusing in ({"kernel": "eager"}, {"arithmetic": "float32"}):
+        inaccurate("times as far", fn, **SHORT | refusing)
+
+
+@pytest.mark.parametrize("fault", ["token", "block", "dk", "out", "leak", "uneven"])
+def test_faults_are_found_beside_sums_in_16_bits(fault: str) -> None:
+    """A token of dk, 32 keys for 32 queries, factors, 4 keys of another batch; what rounding to 16 bits hides, float32
+    shows."""
+    inaccurate("times as far", partial(in_16_bits, fault=fault), **SHORT)
+
+
+class OwnBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, k):
+        return k.clone()
+
+    @staticmethod
+    def backward(ctx, dk):
+        return dk if dk.dtype == torch.float32 else dk * uneven(dk)
+
+
+@pytest.mark.parametrize("own_backward", [False, True])
+def test_what_may_run_other_operators_in_float32_is_not_taken_for_rounding(own_backward: bool) -> None:
+    def fn(q, k, v, *, causal, softmax_scale):
+        if own_backward:
+            k = OwnBackward.apply(k)
+        elif k.dtype != torch.float32:
+            k = torch.lerp(k.detach(), k, uneven(k).expand_as(k))
+        return in_16_bits(q, k, v, causal=causal, softmax_scale=softmax_scale)
+
+    inaccurate("times as far", fn, **SHORT)
+
+
 def dropped_key(q, k, v, **how):
     mask = (torch.arange(k.shape[1]) != 5)[:, None, None]
     return attention(q, k * mask, v * mask, **how)
