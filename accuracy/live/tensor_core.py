@@ -7,11 +7,12 @@ while the others are exact. Of P and dS, whose bits the order of operations deci
 
 To first order a result's error is the sum of these parts over the coarser products, and what is not known. So it is
 fitted by the parts, least squares: a product that is coarser has the coefficient 1, one in float32 0, to within the
-size of the rest over that of the part, over sqrt(elements), as the rest has another sign in each. A product is taken
-for coarser above one half. Cutting shrinks a result by a factor, and so may a fault: of the error and the parts what is
-along the reference is left out (not of lse, which no factor is in). Of the error that a product makes the known part is
-all in q k^T and dout v^T, one of two roundings of one size beside P or dS in TF32, one of three where products are
-split, as what is left out is as large as the rounding of one small part.
+size of the rest over that of the part, over sqrt(elements), as the rest has another sign in each. Gradients that
+one product is in, as dP is in dq and dk, are fitted together: a fault in one of them is no such product. A product is
+taken for coarser above one half. Cutting shrinks a result by a factor, and so may a fault: of the error and the parts
+what is along the reference is left out (not of lse, which no factor is in). Of the error that a product makes the
+known part is all in q k^T and dout v^T, one of two roundings of one size beside P or dS in TF32, one of three
+where products are split, as what is left out is as large as the rounding of one small part.
 """
 
 import itertools
@@ -92,7 +93,7 @@ def coarser(
                 parts = _parts(exact, scores, each, q.shape[-1], query.shape[-1])
                 if any(float(errors[name].norm()) > FAR * sum(float(x.norm()) for x in parts[name]) for name in reach):
                     return None
-                fits = {name: _fit(error, parts[name], getattr(exact, name), name) for name, error in errors.items()}
+                fits = _fit(errors, parts, exact)
                 reach = set()  # the coarsest format's parts are the largest
                 if any(fits[name][0] for name in deciding):
                     marked.append((sum(fits[name][2] for name in deciding), to, fits))
@@ -148,19 +149,46 @@ def _parts(exact: Reference, scores: Reference, values: Reference, dim: int, wid
     return parts
 
 
-def _fit(error: Tensor, parts: list[Tensor], reference: Tensor, name: str) -> tuple[list[int], Tensor, float]:
-    """Return which parts an error has, as it bears their mark; their sum; and how much of the error is another."""
-    every = torch.stack([error, *parts]).nan_to_num(nan=0.0).flatten(1)
-    along = reference.nan_to_num(neginf=0.0).flatten()
+def _fit(
+    errors: dict[str, Tensor], parts: dict[str, list[Tensor]], exact: Reference
+) -> dict[str, tuple[list[int], Tensor, float]]:  # fmt: skip
+    """Return by result which parts its error has, as it bears their mark; their sum; how much of the error is another.
+
+    The scores of the gradients have one coefficient, and so has the dP of dq and dk. Each result counts by its size, so
+    that none outweighs others.
+    """
+    products = [("out", SCORES), ("out", VALUES), ("lse", SCORES), ("backward", SCORES), ("backward", VALUES),
+                ("dv", VALUES), ("dq", LAST), ("dk", LAST)]  # fmt: skip
+    square, right = (torch.zeros(len(products), width, dtype=torch.float64) for width in (len(products), 1))
+    rests = {}
+    for name, error in errors.items():
+        rest, factor = _beside(torch.stack([error, *parts[name]]), getattr(exact, name), name)
+        side = name if name in ("out", "lse") else "backward"
+        own = [at for at, (where, kind) in enumerate(products) if where in (name, side) and kind < len(parts[name])
+               and not (name == "dv" and (where, kind) == ("backward", VALUES))]  # fmt: skip
+        rests[name] = rest, factor, own
+        gram = (rest @ rest.T).cpu() / max(float(rest.square().sum()), 1e-300)
+        for row, at in enumerate(own, 1):
+            right[at] += gram[row, 0]
+            square[at, own] += gram[row, 1:]
+    sizes = square.diagonal().sqrt().clamp(min=1e-150)
+    inverse = torch.linalg.pinv(square / sizes / sizes[:, None], hermitian=True, atol=SAME**2)
+    coefficients = inverse @ (right[:, 0] / sizes) / sizes
+    fits = {}
+    for name, (rest, factor, own) in rests.items():
+        needed = [at for at, place in enumerate(own) if coefficients[place] > COARSE]
+        known, size = rest[1:][needed].sum(0), float(rest[0].norm())
+        within = size <= MOST * float(known.norm()) and abs(factor) <= MOST_FACTOR
+        added = sum((parts[name][at] for at in needed), torch.zeros_like(errors[name]))
+        fits[name] = (needed if within else []), added, float((rest[0] - known).norm()) / max(size, 1e-300)
+    return fits
+
+
+def _beside(every: Tensor, reference: Tensor, name: str) -> tuple[Tensor, float]:
+    """Return an error and its parts without what is along the reference, flat, and the factor that the error has."""
+    every, along = every.nan_to_num(nan=0.0).flatten(1), reference.nan_to_num(neginf=0.0).flatten()
     square = 0.0 if name == "lse" else float(along.square().sum())
-    square = square if square > float(error.square().sum()) else 0.0  # what cancels has no factor
-    factors = every @ along / square if square else every.new_zeros(len(every))
-    rest = every - factors[:, None] * along
-    sizes = every[1:].norm(dim=1).clamp(min=torch.finfo(torch.float64).tiny)
-    own, columns = rest[0], rest[1:] / sizes[:, None]
-    coefficients = torch.linalg.pinv(columns @ columns.T, hermitian=True, atol=SAME**2) @ (columns @ own) / sizes
-    chosen = (coefficients > COARSE).nonzero()[:, 0]
-    added = every[1:][chosen].sum(0)
-    within = float(own.norm()) <= MOST * float(rest[1:][chosen].sum(0).norm()) and abs(factors[0]) <= MOST_FACTOR
-    left = float((own - rest[1:][chosen].sum(0)).norm()) / max(float(own.norm()), 1e-300)
-    return (chosen.tolist() if within and len(chosen) else []), added.view_as(reference), left
+    if square <= float(every[0].square().sum()):  # what cancels has no factor
+        return every, 0.0
+    factors = every @ along / square
+    return every - factors[:, None] * along, float(factors[0])
