@@ -12,8 +12,11 @@ from accuracy.bound import policy
 from accuracy.bound.policy import half_spacing
 from accuracy.bound.running import Bound
 from accuracy.core.errors import ConfigError
-from accuracy.live.tensor_core import bears, rounded
+from accuracy.live.tensor_core import SCORES, VALUES, coarser
 from accuracy.live.uncounted import scaled, through_maximum
+from accuracy.reference import float64
+from accuracy.reference.float64 import Reference
+from accuracy.runtime import arithmetic
 
 EXPECTED = "give out, (out, lse), (out, lse, max_logit), or a function that returns one of these"
 AUXILIARY = {"lse": ("lse",), "max_logit": ("max_logit", "max_scores")}
@@ -90,32 +93,63 @@ def others(
 
 
 def drift_of(products: str) -> float:
-    """Return by how much rounding P and dS to a format of `policy.OF_FLOAT32` may shift a gain: two unit roundoffs, as
-    each loses half a one in the mean where it is cut off to TF32."""
-    return 2 * policy.unit("tf32" if products == "tf32_cut" else products)
+    """Return by how much operands whose bits are not known may shift a gain in a format of `policy.OF_FLOAT32`: P and
+    dS by two unit roundoffs; cut off to TF32 each loses one of rounding in the mean at most, and so does a dout that is
+    divided by its row's sum first, of scores that are coarser."""
+    return 3 * policy.unit("tf32") if products == "tf32_cut" else 2 * policy.unit(products)
 
 
 def in_coarser_products(
-    out: Tensor,
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    found: Mapping[str, Tensor],
+    wrong: Collection[str],
+    tensors: Sequence[Any],
     truth: Exact,
     attention: Attention,
     **stored: Any,
 ) -> tuple[str, Exact] | None:
     """Return what a function computes products of float32 in, and the reference and bounds of attention in that; None
-    where out bears no mark of it.
+    where no result bears a mark of it.
 
-    out: (B, Sq, H, D), float32, of a function of `tensors`, q, k, v, dout; truth: of the same in float32;
-    stored: as in `exact`.
+    found: results (B, S, H, D) of a function of `tensors`, q, k, v, dout; wrong: those that float32 does not explain;
+    truth: of the same in float32; stored: as in `exact`. Of out and lse the bounds have the coarser products that are
+    needed. A gradient is made of up to five, whose parts are along each other on few tokens: its bounds have all.
     """
-    error = out.double() - truth.reference.out
     q, k, v, dout = tensors
-    if not out.dtype == q.dtype == torch.float32 or not error.isfinite().all():
+    if not found["out"].dtype == q.dtype == torch.float32:
         return None
-    for name in policy.OF_FLOAT32:
-        own = rounded(q, name), rounded(k, name), rounded(v, name), None if dout is None else rounded(dout, name)
-        inside = policy.cast(truth.policy, "tf32" if name == "tf32_cut" else name)
-        found = exact(*own, attention=attention, rounding=inside, **stored)
-        if bears(error, found.reference.out, truth.reference.out):
-            return name, replace(found, policy=truth.policy)
-    return None
+    dout = torch.zeros_like(q[..., :1]).expand(*q.shape[:-1], v.shape[-1]) if dout is None else dout
+    how = attention.how(q, k)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, more: Tensor | float = 0.0) -> Reference:
+        given = (
+            {"dlse": more if attention.dlse is None else attention.dlse.double() + more}
+            if torch.is_tensor(more)
+            else {}
+        )
+        with arithmetic.exact(), torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+            return float64.attention(q, k, v, dout, **(how | given))
+
+    def own(reference: Reference) -> Reference:
+        return attention.own(Exact(reference, {}, truth.policy), q, k).reference
+
+    whole = truth.reference if attention.rows is None else attend(q, k, v, dout)
+    alike = {name: x for name, x in found.items() if x.shape == getattr(truth.reference, name).shape}
+    known = coarser(alike, (q, k, v, dout), whole, attention.scale(q), attend, wrong, own)
+    if known is None:
+        return None
+    form = "tf32" if known.products == "tf32_cut" else known.products
+    forward = {"out": {*known.needed.get("out", ())}, "lse": {*known.needed.get("lse", ())} & {SCORES}}
+
+    def bounds_of(scores: bool, values: bool) -> dict[str, Bound]:
+        rounding = policy.cast(truth.policy, form, scores, values)
+        return exact(q, k, v, tensors[3], attention, rounding, **stored).bounds
+
+    every = bounds_of(True, True)
+    scores = any(SCORES in each for each in forward.values())
+    alone = {"lse": (scores, False), "max_logit": (scores, False), "out": (scores, VALUES in forward["out"])}
+    made = {
+        each: truth.bounds if not any(each) else every if all(each) else bounds_of(*each) for each in {*alone.values()}
+    }
+    bounds = {name: made[alone[name]][name] if name in alone else x for name, x in every.items()}
+    shifted = {name: getattr(truth.reference, name) + x for name, x in known.added.items()}
+    return known.products, replace(truth, reference=replace(truth.reference, **shifted), bounds=bounds)
