@@ -10,6 +10,7 @@ import importlib.metadata
 import io
 import json
 import logging
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from experiments.zoo.kernels import KERNELS, PACKAGES
 SEEDS = (0, 4)
 """0: those of the experiment."""
 SECONDS = 240
+INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 COLUMNS = (
     "kernel", "fault", "seed", "package", "device", "dtypes", "label", "is_bug", "wrong", "wrong_dtypes",
     "right_tensor", "seconds", "measured", "failed", "x_floor", "sentence",
@@ -80,6 +82,8 @@ def _one(number: int, folder: Path) -> str:
     command = [sys.executable, "-m", "experiments.zoo", str(folder), "--number", str(number)]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        if ran.returncode in INTERRUPTED:
+            return f"{kernel} · {fault or 'healthy'} · seed {seed}: interrupted; the same command asks it again"
         failed = ran.stderr.strip().splitlines()[-1:] if ran.returncode else []
     except subprocess.TimeoutExpired:
         failed = [f"no answer in {SECONDS} s"]
