@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -100,13 +101,9 @@ def drift_of(products: str) -> float:
 
 
 def in_coarser_products(
-    found: Mapping[str, Tensor],
-    wrong: Collection[str],
-    tensors: Sequence[Any],
-    truth: Exact,
-    attention: Attention,
+    found: Mapping[str, Tensor], wrong: Collection[str], tensors: Sequence[Any], truth: Exact, attention: Attention,
     **stored: Any,
-) -> tuple[str, Exact] | None:
+) -> tuple[str, Exact] | None:  # fmt: skip
     """Return what a function computes products of float32 in, and the reference and bounds of attention in that; None
     where no result bears a mark of it.
 
@@ -120,14 +117,10 @@ def in_coarser_products(
     dout = torch.zeros_like(q[..., :1]).expand(*q.shape[:-1], v.shape[-1]) if dout is None else dout
     how = attention.how(q, k)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, more: Tensor | float = 0.0) -> Reference:
-        given = (
-            {"dlse": more if attention.dlse is None else attention.dlse.double() + more}
-            if torch.is_tensor(more)
-            else {}
-        )
+    def attend(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, more: Tensor | None = None) -> Reference:
+        given = [x.double() for x in (attention.dlse, more) if x is not None]
         with arithmetic.exact(), torch.no_grad(), torch.autocast(q.device.type, enabled=False):
-            return float64.attention(q, k, v, dout, **(how | given))
+            return float64.attention(q, k, v, dout, **{**how, "dlse": sum(given) if given else None})
 
     def own(reference: Reference) -> Reference:
         return attention.own(Exact(reference, {}, truth.policy), q, k).reference
@@ -137,19 +130,18 @@ def in_coarser_products(
     known = coarser(alike, (q, k, v, dout), whole, attention.scale(q), attend, wrong, own)
     if known is None:
         return None
-    form = "tf32" if known.products == "tf32_cut" else known.products
-    forward = {"out": {*known.needed.get("out", ())}, "lse": {*known.needed.get("lse", ())} & {SCORES}}
+    products, fits = known
+    form = "tf32" if products == "tf32_cut" else products
+    forward = {name: fits[name].needed for name in ("out", "lse") if name in fits}
+    scores, values = any(SCORES in each for each in forward.values()), VALUES in forward.get("out", ())
 
+    @cache
     def bounds_of(scores: bool, values: bool) -> dict[str, Bound]:
-        rounding = policy.cast(truth.policy, form, scores, values)
-        return exact(q, k, v, tensors[3], attention, rounding, **stored).bounds
+        if not scores and not values:
+            return truth.bounds
+        return exact(q, k, v, tensors[3], attention, policy.cast(truth.policy, form, scores, values), **stored).bounds
 
-    every = bounds_of(True, True)
-    scores = any(SCORES in each for each in forward.values())
-    alone = {"lse": (scores, False), "max_logit": (scores, False), "out": (scores, VALUES in forward["out"])}
-    made = {
-        each: truth.bounds if not any(each) else every if all(each) else bounds_of(*each) for each in {*alone.values()}
-    }
-    bounds = {name: made[alone[name]][name] if name in alone else x for name, x in every.items()}
-    shifted = {name: getattr(truth.reference, name) + x for name, x in known.added.items()}
-    return known.products, replace(truth, reference=replace(truth.reference, **shifted), bounds=bounds)
+    alone = {"out": bounds_of(scores, values)} | dict.fromkeys(("lse", "max_logit"), bounds_of(scores, False))
+    bounds = {name: alone.get(name, bounds_of(True, True))[name] for name in truth.bounds}
+    shifted = {name: getattr(truth.reference, name) + fit.added for name, fit in fits.items()}
+    return products, replace(truth, reference=replace(truth.reference, **shifted), bounds=bounds)

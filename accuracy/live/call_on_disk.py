@@ -213,7 +213,7 @@ class Call:
             return float64.attention(q, k, v, dout, dlse=more, **self.how)
 
         known = coarser_products(found, (q, k, v, self.dout), self.reference, self.facts.scale, attend, ("out",))
-        return known.products if known else ""
+        return known[0] if known else ""
 
     def rounding(self, dtype: str = "", maximum: bool = False) -> Allowed:
         """What rounding to a dtype may do, and to float32 with products in one of `OF_FLOAT32`; "": to the call's own.

@@ -17,8 +17,8 @@ where products are split, as what is left out is as large as the rounding of one
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,14 +43,13 @@ FITTED = ("out", "lse", "dq", "dk", "dv")
 _CUT = 13  # of float32's 23 bits of a significand
 
 
-@dataclass(frozen=True)
-class Coarser:
-    """products: to what operands are rounded, of `OF_FLOAT32`; needed: by tensor, the products that are so computed;
-    added: what these make of it."""
+class Fit(NamedTuple):
+    """Of one result. needed: the products that are coarser; added: what these make of it; rest: of its error, relative
+    to it, what they do not explain."""
 
-    products: str
-    needed: dict[str, list[int]]
-    added: dict[str, Tensor]
+    needed: list[int]
+    added: Tensor
+    rest: float
 
 
 def rounded(x: Tensor, to: str) -> Tensor:
@@ -66,41 +65,47 @@ def rounded(x: Tensor, to: str) -> Tensor:
 def coarser(
     found: Mapping[str, Tensor], tensors: Sequence[Tensor], exact: Reference, scale: float,
     attend: Callable[..., Reference], wrong: Collection[str], own: Callable[[Reference], Reference] = lambda x: x,
-) -> Coarser | None:  # fmt: skip
-    """Return which products of a float32 function are coarser, where a result bears the mark; else None.
+) -> tuple[str, dict[str, Fit]] | None:  # fmt: skip
+    """Return one of `OF_FLOAT32` and which products of a float32 function are in that, by result, where a result bears
+    the mark; else None.
 
     found: results of `tensors`, q, k, v, dout; exact: their reference; attend: that of other tensors, by the same
     scale, and with more dlse; wrong: results that float32 does not explain: out and lse decide, where one of these is
     wrong; own: the part of a reference that is in the shapes of `found`.
     """
-    whole, exact, marked = exact, own(exact), []
+    whole, exact = exact, own(exact)
     errors = {name: (found[name].double() - getattr(exact, name)).nan_to_num(nan=0.0)
               for name in FITTED if name in found}  # fmt: skip
-    deciding = {"out", "lse"} & {*wrong} & {*errors} or {*errors}
-    q, k, v, dout = tensors
-    reach = {"out", "lse", "dv"} & {*wrong} & {*errors}  # parts of dq and dk may cancel
-    for to in OF_FLOAT32 if all(error.isfinite().all() for error in errors.values()) else ():
-        both = partial(_both, to=to)
-        values: list[Reference] = []
-        for query, key in itertools.chain([(both(q), both(k))], scaled(q, k, scale, both)):
-            wide = (
-                torch.cat([query, torch.zeros_like(q), q], -1),
-                torch.cat([_less(key, k), k, torch.zeros_like(k)], -1),
-            )
-            scores = own(attend(*wide, v, dout))
-            values = values or [own(each) for each in _with_values(both, tensors, whole, attend)]
-            for each in values:
-                parts = _parts(exact, scores, each, q.shape[-1], query.shape[-1])
-                if any(float(errors[name].norm()) > FAR * sum(float(x.norm()) for x in parts[name]) for name in reach):
-                    return None
-                fits = _fit(errors, parts, exact)
-                reach = set()  # the coarsest format's parts are the largest
-                if any(fits[name][0] for name in deciding):
-                    marked.append((sum(fits[name][2] for name in deciding), to, fits))
-    if not marked:
+    if not all(error.isfinite().all() for error in errors.values()):
         return None
-    _, to, fits = min(marked, key=lambda each: each[0])
-    return Coarser(to, {name: each[0] for name, each in fits.items()}, {name: each[1] for name, each in fits.items()})
+    deciding = {"out", "lse"} & {*wrong} & {*errors} or {*errors}
+    reach = {"out", "lse", "dv"} & {*wrong} & {*errors}  # parts of dq and dk may cancel
+    marked: list[tuple[str, dict[str, Fit]]] = []
+    for number, (to, parts) in enumerate(_every_parts(tensors, whole, exact, scale, attend, own)):
+        far = (float(errors[name].norm()) > FAR * sum(float(x.norm()) for x in parts[name]) for name in reach)
+        if number == 0 and any(far):  # of the coarsest format, whose parts are the largest
+            return None
+        fits = _fit(errors, parts, exact)
+        if any(fits[name].needed for name in deciding):
+            marked.append((to, fits))
+    return min(marked, key=lambda each: sum(each[1][name].rest for name in deciding), default=None)
+
+
+def _every_parts(
+    tensors: Sequence[Tensor], whole: Reference, exact: Reference, scale: float, attend: Callable[..., Reference],
+    own: Callable[[Reference], Reference],
+) -> Iterator[tuple[str, dict[str, list[Tensor]]]]:  # fmt: skip
+    """Yield a format, the coarsest first, and the parts that products in it make, for each way to scale q and k and
+    to have delta."""
+    q, k, v, dout = tensors
+    for to in OF_FLOAT32:
+        both = partial(_both, to=to)
+        values = [own(each) for each in _with_values(both, tensors, whole, attend)]
+        for query, key in itertools.chain([(both(q), both(k))], scaled(q, k, scale, both)):
+            wide_q = torch.cat([query, torch.zeros_like(q), q], -1)
+            wide_k = torch.cat([_less(key, k), k, torch.zeros_like(k)], -1)
+            scores = own(attend(wide_q, wide_k, v, dout))
+            yield from ((to, _parts(exact, scores, each, q.shape[-1], query.shape[-1])) for each in values)
 
 
 def _both(x: Tensor, to: str) -> Tensor:
@@ -151,8 +156,8 @@ def _parts(exact: Reference, scores: Reference, values: Reference, dim: int, wid
 
 def _fit(
     errors: dict[str, Tensor], parts: dict[str, list[Tensor]], exact: Reference
-) -> dict[str, tuple[list[int], Tensor, float]]:  # fmt: skip
-    """Return by result which parts its error has, as it bears their mark; their sum; how much of the error is another.
+) -> dict[str, Fit]:  # fmt: skip
+    """Return by result which parts its error has, as it bears their mark.
 
     The scores of the gradients have one coefficient, and so has the dP of dq and dk. Each result counts by its size, so
     that none outweighs others.
@@ -174,13 +179,13 @@ def _fit(
     sizes = square.diagonal().sqrt().clamp(min=1e-150)
     inverse = torch.linalg.pinv(square / sizes / sizes[:, None], hermitian=True, atol=SAME**2)
     coefficients = inverse @ (right[:, 0] / sizes) / sizes
-    fits = {}
+    fits: dict[str, Fit] = {}
     for name, (rest, factor, own) in rests.items():
         needed = [at for at, place in enumerate(own) if coefficients[place] > COARSE]
         known, size = rest[1:][needed].sum(0), float(rest[0].norm())
         within = size <= MOST * float(known.norm()) and abs(factor) <= MOST_FACTOR
         added = sum((parts[name][at] for at in needed), torch.zeros_like(errors[name]))
-        fits[name] = (needed if within else []), added, float((rest[0] - known).norm()) / max(size, 1e-300)
+        fits[name] = Fit(needed if within else [], added, float((rest[0] - known).norm()) / max(size, 1e-300))
     return fits
 
 
