@@ -1,18 +1,18 @@
-"""Do results bear the mark of coarser products of float32, as tensor cores do them? That is a fact, no fault.
+"""Which products of a float32 function are computed more coarsely, as tensor cores do it? That is a fact, no fault.
 
-Operands of such a product are rounded to 11 bits, to the nearest or cut off, before it is computed (TF32), or split
-into two numbers in bfloat16, of whose four products the smallest is left out. Any of the products of a call may be so,
-and the others in float32. What it makes of a result where q, k, v or dout are operands can be computed, for one product
-while the others are exact. Of P and dS, whose bits the order of operations decides, it cannot.
+A coarser product first rounds its operands to 11 bits, to nearest or by cutting the rest off (TF32), or it splits each
+operand into two numbers in bfloat16 and leaves out the product of the two small ones. Any product of a call may do so
+while the others are in float32. Attention in float64 with q, k, v or dout rounded shows what one such product changes
+in each result: its part. The bits of P and dS depend on the order of operations, so what rounding them changes is not
+known.
 
-To first order a result's error is the sum of these parts over the coarser products, and what is not known. So it is
-fitted by the parts, least squares: a product that is coarser has the coefficient 1, one in float32 0, to within the
-size of the rest over that of the part, over sqrt(elements), as the rest has another sign in each. Gradients that
-one product is in, as dP is in dq and dk, are fitted together: a fault in one of them is no such product. A product is
-taken for coarser above one half. Cutting shrinks a result by a factor, and so may a fault: of the error and the parts
-what is along the reference is left out (not of lse, which no factor is in). Of the error that a product makes the
-known part is all in q k^T and dout v^T, one of two roundings of one size beside P or dS in TF32, one of three
-where products are split, as what is left out is as large as the rounding of one small part.
+To first order, a result's error is the sum of the parts of its coarser products and of what is not known. A fit by
+least squares gives each part a coefficient: about 1 if the product is coarser, about 0 if it is in float32; above one
+half it counts as coarser. dq and dk are made of the same scores and the same dP, so these have one coefficient in both,
+and a fault in one of them alone does not look like a coarser product. Cutting off shrinks a result by a factor, as a
+fault may, so error and parts are compared without what lies along the reference; lse is compared as it is. The part is
+the whole error of q k^T and of dout v^T. Beside P or dS it is one of two roundings of the same size in TF32, and one of
+three errors where operands are split.
 """
 
 import itertools
@@ -36,7 +36,7 @@ MOST_FACTOR = 2.0**-9
 FAR = 16.0
 """Times its parts in the coarsest format, more than an error is whose known parts cancel half."""
 SAME = 1e-6
-"""What of a part, relative to it, is beside the reference or another part: less is the direction of that."""
+"""A part that differs by less than this, relative to it, from the direction of others adds nothing to the fit."""
 SCORES, VALUES, LAST = range(3)
 """Products: q k^T; those with v or dout: P v of out, dout v^T of dq and dk, P^T dout of dv; dS k and dS^T q."""
 FITTED = ("out", "lse", "dq", "dk", "dv")
