@@ -168,7 +168,8 @@ def assert_close(
         if coarser is not None:
             words = f"computes {PRODUCTS[coarser[0]]}"
             own, source = wrong, f"rounding alone of what {words}"
-            wrong = _wrong({name: found[name] for name in beyond_it}, coarser[1], layout, drift_of(coarser[0]))
+            wrong = [line for name, x in found.items() if name in beyond_it
+                     for line in _judge(name, x, coarser[1], layout, drift_of(coarser[0], name))]  # fmt: skip
             if not wrong and arithmetic is None:
                 what = getattr(actual, "__name__", "this attention")
                 warnings.warn(f"{what} {words}; arithmetic='float32' refuses it: {own[0]}", stacklevel=3)

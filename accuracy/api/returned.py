@@ -93,11 +93,12 @@ def others(
         yield replace(truth, bounds=through_maximum(q, k, v, dout, *given, **attention.how(q, k)))
 
 
-def drift_of(products: str) -> float:
-    """Return by how much operands whose bits are not known may shift a gain in a format of `policy.OF_FLOAT32`: P and
-    dS by two unit roundoffs; cut off to TF32 each loses one of rounding in the mean at most, and so does a dout that is
-    divided by its row's sum first, of scores that are coarser."""
-    return 3 * policy.unit("tf32") if products == "tf32_cut" else 2 * policy.unit(products)
+def drift_of(products: str, name: str) -> float:
+    """Return by how much operands whose bits are not known may shift a tensor's gain in a format of
+    `policy.OF_FLOAT32`: P and dS by two unit roundoffs; a gradient by three where operands are cut off to TF32, each by
+    one in the mean at most, as dout may have been divided by its row's sum first."""
+    of_gradient = products == "tf32_cut" and name not in ("out", "lse", "max_logit")
+    return (3 if of_gradient else 2) * policy.unit("tf32" if products == "tf32_cut" else products)
 
 
 def in_coarser_products(
