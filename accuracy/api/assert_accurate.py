@@ -17,7 +17,7 @@ import torch.distributed as dist
 from typing_extensions import Unpack
 
 from accuracy.api.measure import execute
-from accuracy.api.operators import Watched
+from accuracy.api.operators import Watched, have_same_errors
 from accuracy.api.request import Dtypes, Function, Problem, asked, plain, request
 from accuracy.config.checks import values_of
 from accuracy.config.resolve import EVERYWHERE, OF_FUNCTIONS
@@ -204,20 +204,20 @@ def of_torch_s_own(fn: Function | str, *, kernel: Any = "auto", **how: Any) -> p
 
 def in_16_bits(fn: Function | str, results: pd.DataFrame, limits: Limits, *, dtype: Any, kernel: Any = "auto",
                arithmetic: str | None = None, **how: Any) -> pd.DataFrame | None:  # fmt: skip
-    """Return the table of comparisons with a kernel that is in 16 bits throughout, where a function on one rank is over
-    the limits in such dtypes alone, runs the same operators in float32, is within them there, where no rounding hides
-    a fault, and in 16 bits within those of that kernel, its largest errors by `limits.largest`; else None."""
+    """Return the comparison with a kernel that is in 16 bits throughout. None: of several ranks, of a function that is
+    over the limits in float32 or runs other operators there, or where that kernel does not explain its errors."""
     coarse = {row["dtype"] for row in _over(_judged(rows_in(results)), limits)}
     alone = callable(fn) and (results["world_size"] == 1).all()
-    if kernel != "auto" or arithmetic or not alone or not coarse or not coarse <= SHORT:
+    if kernel != "auto" or arithmetic or not alone or not set() < coarse <= SHORT:
         return None
     watched, dtypes = Watched(fn, results["variant"].iloc[0]), sorted({*results["dtype"], "float32"})
     with suppress(ConfigError):  # of what that kernel does not take
         again = results_of(watched, dtype=dtypes, kernel=IN_16_BITS, arithmetic="float32", **how)
         judged = _judged(rows_in(again))
-        alike = watched.are_alike() and len({sum(row["dtype"] == each for row in judged) for each in dtypes}) == 1
+        alike = len({sum(row["dtype"] == each for row in judged) for each in dtypes}) == 1 and watched.are_alike()
         largest = all(row["error_max"] <= limits.largest * row["single_device_max"] for row in judged)
-        if alike and largest and (not_measured(again) or _first(again, limits)) is None:
+        found = alike and largest and have_same_errors(results, again, SHORT)
+        if found and (not_measured(again) or _first(again, limits)) is None:
             return again[again["dtype"].isin(results["dtype"])].reset_index(drop=True)
     return None
 

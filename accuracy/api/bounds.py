@@ -84,10 +84,6 @@ class Attention:
             shown = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
             raise ConfigError(f"dlse came as {shown}; give the gradient of lse, numbers (B, H, Sq) = {full}")
 
-    def own(self, every: "Exact", q: Tensor, k: Tensor) -> "Exact":
-        """Return what of all rows is of its own."""
-        return every if self.rows is None else every.of_rows(self.tokens(q.shape[1], k.shape[1]))
-
     def tokens(self, queries: int, keys: int) -> Tensor:
         """rows as positions of tokens. Raises ConfigError."""
         given = torch.as_tensor(listed(self.rows) or [])
@@ -179,7 +175,8 @@ def exact(
                 found["dsink"] = of_sinks(reference, found, sinks, dout, rounding, stored_dsink, attention.dlse)
     except ValueError as error:  # a row that sees no key
         raise ConfigError(str(error)) from None
-    return attention.own(Exact(reference, found, rounding), q, k)
+    every = Exact(reference, found, rounding)
+    return every if attention.rows is None else every.of_rows(attention.tokens(q.shape[1], k.shape[1]))
 
 
 def listed(x: Any) -> list[Any] | None:

@@ -1,8 +1,10 @@
 """Which torch operators does a function run in a dtype? Where they are the same in float32 and in 16 bits, and float32
 is right, what is off in 16 bits is rounding."""
 
+from collections.abc import Collection
 from typing import Any
 
+import pandas as pd
 import torch
 from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -43,3 +45,11 @@ class Watched(TorchDispatchMode):
         """Return whether all dtypes had the same operators, products among them."""
         first = self.seen.get(torch.float32, set())
         return any("mm." in name for name in first) and all(each == first for each in self.seen.values())
+
+
+def have_same_errors(one: pd.DataFrame, other: pd.DataFrame, dtypes: Collection[str]) -> bool:
+    """Return whether two tables have equal errors in these dtypes. Compiled code is not run under `Watched`, but its
+    source is, which may be right where the code is wrong."""
+    keys = ["dtype", "seed", "inputs", "tensor", "rank"]
+    first, second = (rows[rows["dtype"].isin(dtypes)].sort_values(keys, ignore_index=True) for rows in (one, other))
+    return bool(first["error_rel"].equals(second["error_rel"]))

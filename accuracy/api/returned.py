@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,11 +12,8 @@ from accuracy.bound import policy
 from accuracy.bound.policy import half_spacing
 from accuracy.bound.running import Bound
 from accuracy.core.errors import ConfigError
-from accuracy.live.tensor_core import SCORES, VALUES, coarser
+from accuracy.live.tensor_core import bears, rounded
 from accuracy.live.uncounted import scaled, through_maximum
-from accuracy.reference import float64
-from accuracy.reference.float64 import Reference
-from accuracy.runtime import arithmetic
 
 EXPECTED = "give out, (out, lse), (out, lse, max_logit), or a function that returns one of these"
 AUXILIARY = {"lse": ("lse",), "max_logit": ("max_logit", "max_scores")}
@@ -93,56 +89,33 @@ def others(
         yield replace(truth, bounds=through_maximum(q, k, v, dout, *given, **attention.how(q, k)))
 
 
-def drift_of(products: str, name: str) -> float:
-    """Return by how much operands whose bits are not known may shift a tensor's gain in a format of
-    `policy.OF_FLOAT32`: P and dS by two unit roundoffs; a gradient by three where operands are cut off to TF32, each by
-    one in the mean at most, as dout may have been divided by its row's sum first."""
-    of_gradient = products == "tf32_cut" and name not in ("out", "lse", "max_logit")
-    return (3 if of_gradient else 2) * policy.unit("tf32" if products == "tf32_cut" else products)
+def drift_of(products: str) -> float:
+    """Return by how much rounding P and dS to a format of `policy.OF_FLOAT32` may shift a gain: two unit roundoffs, as
+    each loses half a one in the mean where it is cut off to TF32."""
+    return 2 * policy.unit("tf32" if products == "tf32_cut" else products)
 
 
 def in_coarser_products(
-    found: Mapping[str, Tensor], wrong: Collection[str], tensors: Sequence[Any], truth: Exact, attention: Attention,
+    out: Tensor,
+    tensors: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    truth: Exact,
+    attention: Attention,
     **stored: Any,
-) -> tuple[str, Exact] | None:  # fmt: skip
+) -> tuple[str, Exact] | None:
     """Return what a function computes products of float32 in, and the reference and bounds of attention in that; None
-    where no result bears a mark of it.
+    where out bears no mark of it.
 
-    found: results (B, S, H, D) of a function of `tensors`, q, k, v, dout; wrong: those that float32 does not explain;
-    truth: of the same in float32; stored: as in `exact`. Of out and lse the bounds have the coarser products that are
-    needed. A gradient is made of up to five, whose parts are along each other on few tokens: its bounds have all.
+    out: (B, Sq, H, D), float32, of a function of `tensors`, q, k, v, dout; truth: of the same in float32;
+    stored: as in `exact`.
     """
+    error = out.double() - truth.reference.out
     q, k, v, dout = tensors
-    if not found["out"].dtype == q.dtype == torch.float32:
+    if not out.dtype == q.dtype == torch.float32 or not error.isfinite().all():
         return None
-    dout = torch.zeros_like(q[..., :1]).expand(*q.shape[:-1], v.shape[-1]) if dout is None else dout
-    how = attention.how(q, k)
-
-    def attend(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, more: Tensor | None = None) -> Reference:
-        given = [x.double() for x in (attention.dlse, more) if x is not None]
-        with arithmetic.exact(), torch.no_grad(), torch.autocast(q.device.type, enabled=False):
-            return float64.attention(q, k, v, dout, **{**how, "dlse": sum(given) if given else None})
-
-    def own(reference: Reference) -> Reference:
-        return attention.own(Exact(reference, {}, truth.policy), q, k).reference
-
-    whole = truth.reference if attention.rows is None else attend(q, k, v, dout)
-    alike = {name: x for name, x in found.items() if x.shape == getattr(truth.reference, name).shape}
-    known = coarser(alike, (q, k, v, dout), whole, attention.scale(q), attend, wrong, own)
-    if known is None:
-        return None
-    products, fits = known
-    form = "tf32" if products == "tf32_cut" else products
-    forward = {name: fits[name].needed for name in ("out", "lse") if name in fits}
-    scores, values = any(SCORES in each for each in forward.values()), VALUES in forward.get("out", ())
-
-    @cache
-    def bounds_of(scores: bool, values: bool) -> dict[str, Bound]:
-        if not scores and not values:
-            return truth.bounds
-        return exact(q, k, v, tensors[3], attention, policy.cast(truth.policy, form, scores, values), **stored).bounds
-
-    alone = {"out": bounds_of(scores, values)} | dict.fromkeys(("lse", "max_logit"), bounds_of(scores, False))
-    bounds = {name: alone.get(name, bounds_of(True, True))[name] for name in truth.bounds}
-    shifted = {name: getattr(truth.reference, name) + fit.added for name, fit in fits.items()}
-    return products, replace(truth, reference=replace(truth.reference, **shifted), bounds=bounds)
+    for name in policy.OF_FLOAT32:
+        own = rounded(q, name), rounded(k, name), rounded(v, name), None if dout is None else rounded(dout, name)
+        inside = policy.cast(truth.policy, "tf32" if name == "tf32_cut" else name)
+        found = exact(*own, attention=attention, rounding=inside, **stored)
+        if bears(error, found.reference.out, truth.reference.out):
+            return name, replace(found, policy=truth.policy)
+    return None

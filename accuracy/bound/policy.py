@@ -113,11 +113,9 @@ def loosest(dtype: str, pieces: int = 1, stored_lse: str | None = None) -> Polic
     )  # fmt: skip
 
 
-def cast(policy: Policy, to: str, scores: bool = True, weights: bool = True) -> Policy:
-    """Return the policy with operands of matrix products rounded to `to`: of q k^T and dout v^T; of those with P or
-    dS."""
-    policy = replace(policy, products=to, casts=True) if scores else policy
-    return replace(policy, weights=to, weight_roundings=policy.weight_roundings + 1) if weights else policy
+def cast(policy: Policy, to: str) -> Policy:
+    """Return the policy with every matrix product's operands rounded to `to`."""
+    return replace(policy, products=to, weights=to, weight_roundings=policy.weight_roundings + 1, casts=True)
 
 
 def eight_bits(policy: Policy, values: str) -> Policy:

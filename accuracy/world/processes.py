@@ -104,7 +104,8 @@ def group_of_one(device: str) -> Iterator[dist.ProcessGroup]:
         try:
             yield mine
         finally:
-            dist.destroy_process_group(mine)
+            with suppress(ValueError, AssertionError):  # the function may have ended it
+                dist.destroy_process_group(mine)
         return
     hook = sys.excepthook
     with variable(*LOOPBACK):

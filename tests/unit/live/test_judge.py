@@ -18,9 +18,8 @@ from accuracy.cli import judge as command
 from accuracy.core.recording import recorded
 from accuracy.live import judge as judging
 from accuracy.live.reduce import reduce
-from accuracy.live.tensor_core import VALUES, coarser, rounded
+from accuracy.live.tensor_core import bears, rounded
 from accuracy.live.verdict import label_of
-from accuracy.reference import float64
 from accuracy.verdict.label import LOGIC, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
 from tests.slow.foreign import functions
 from tests.unit.api.test_uncounted import drawn, through_maximum, with_larger_largest
@@ -243,20 +242,12 @@ def test_what_running_bounds_do_not_count_is_no_fault_and_hides_none(
 @pytest.mark.parametrize("to", OF_FLOAT32)
 def test_equal_weights_in_coarser_products_bear_their_mark_and_a_larger_factor_does_not(to: str) -> None:
     """1 / 33 loses more where it is cut off than v does in the mean, and all of out is smaller by that."""
-    v = torch.randn(1, 33, 1, 64, generator=torch.Generator().manual_seed(0))
-    tensors, how = (torch.zeros_like(v), torch.zeros_like(v), v, v), {"scale": 1.0, "causal": False}
-    exact = float64.attention(*tensors, **how)
-    attend = partial(attention_with_more, **how)
-    out = torch.einsum("ij,bjhd->bihd", rounded(torch.full((33, 33), 1 / 33), to).double(), rounded(v, to).double())
-    known = coarser({"out": out}, tensors, exact, 1.0, attend, ["out"])
-    assert known is not None
-    assert (known[0], known[1]["out"].needed) == (to, [VALUES])
-    assert coarser({"out": 1.004 * out}, tensors, exact, 1.0, attend, ["out"]) is None
-
-
-def attention_with_more(*tensors: Tensor, **how: Any) -> float64.Reference:
-    """A fifth tensor is dlse."""
-    return float64.attention(*tensors[:4], **how, dlse=tensors[4] if tensors[4:] else None)
+    v = torch.randn(1, 33, 64, generator=torch.Generator().manual_seed(0))
+    weights = torch.full((1, 33, 33), 1 / 33)
+    reference, short = weights.double() @ v.double(), rounded(v, to).double()
+    out, inside = (x.double() @ short for x in (rounded(weights, to), weights))
+    assert bears(out - reference, inside, reference)
+    assert not bears(1.004 * out - reference, inside, reference)
 
 
 SIZES = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
