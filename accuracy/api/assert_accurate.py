@@ -216,8 +216,8 @@ def in_16_bits(fn: Function | str, results: pd.DataFrame, limits: Limits, *, dty
         judged = _judged(rows_in(again))
         alike = len({sum(row["dtype"] == each for row in judged) for each in dtypes}) == 1 and watched.are_alike()
         largest = all(row["error_max"] <= limits.largest * row["single_device_max"] for row in judged)
-        found = alike and largest and have_same_errors(results, again, SHORT)
-        if found and (not_measured(again) or _first(again, limits)) is None:
+        same = alike and largest and have_same_errors(results, again, SHORT)
+        if same and (not_measured(again) or _first(again, limits)) is None:
             return again[again["dtype"].isin(results["dtype"])].reset_index(drop=True)
     return None
 

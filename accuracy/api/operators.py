@@ -14,7 +14,8 @@ MOVES = {"_to_copy", "clone", "copy_", "_unsafe_view", "detach", "alias", "lift_
 
 
 class Watched(TorchDispatchMode):
-    """Call fn and note what runs under the dtype of its first tensor. A backward of its own may do anything."""
+    """Call fn and note the torch operators of its forward, by the dtype of its first tensor. An autograd.Function of
+    its own is another operator in each dtype: what its backward does is not seen here."""
 
     def __init__(self, fn: Any, name: str) -> None:
         super().__init__()

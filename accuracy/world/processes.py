@@ -120,8 +120,9 @@ def group_of_one(device: str) -> Iterator[dist.ProcessGroup]:
 
 @contextmanager
 def kept_group_of_one(device: str) -> Iterator[Callable[[], dist.ProcessGroup]]:
-    """What it gives returns a `group_of_one`: the same at each call in the body, or a new one once a function has ended
-    it. NCCL's takes 20 ms to make and to end, as long as a small case."""
+    """Yield a function that returns a group of this process alone. It makes the group when it is first called, and
+    another one after a user's function has ended that; the end of the body ends them. To make and end a group of NCCL
+    takes as long as a small case."""
     made: list[dist.ProcessGroup] = []
     with ExitStack() as ends:
 

@@ -215,17 +215,14 @@ def test_the_readme_s_example_runs_as_it_stands(pytester: pytest.Pytester) -> No
 
 
 def test_compiled_code_that_is_wrong_in_16_bits_is_refused_though_its_source_is_right() -> None:
-    def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
-        q, k, v = (x.transpose(1, 2).repeat_interleave(q.shape[2] // x.shape[2], 1) for x in (q, k, v))
-        s = (q @ k.mT * softmax_scale).masked_fill(torch.ones(q.shape[2], k.shape[2]).triu(1).bool(), -torch.inf)
-        return (s.softmax(-1) @ v).transpose(1, 2)
+    def attend(q, k, v, *, causal, softmax_scale):
+        return in_16_bits(q, k, v, causal=causal, softmax_scale=softmax_scale, sums=False)
 
     def wrong_in_bfloat16(graph: Any, example: Any) -> Any:
         low = any(isinstance(x, Tensor) and x.dtype == torch.bfloat16 for x in example)
         return (lambda *given: tuple(1.1 * x for x in graph.forward(*given))) if low else graph.forward
 
-    how: Any = {"heads": 4, "heads_kv": 2, "world_size": 1, "device": "cpu", "dtype": "bfloat16"}
     with pytest.warns(UserWarning, match="16 bits"):
-        assert_accurate(attend, **how)
+        assert_accurate(attend, **SHORT)
     with pytest.raises(AssertionError):
-        assert_accurate(torch.compile(attend, backend=wrong_in_bfloat16), **how)
+        assert_accurate(torch.compile(attend, backend=wrong_in_bfloat16), **SHORT)
