@@ -5,7 +5,6 @@ import pandas as pd
 from accuracy.results.claim import Claim, largest_below, place_of
 
 PUBLISHED, CARRIED = "triton_split_backward", "triton_carry"
-RANKS = 8  # at which time is compared
 OUT_PARTIALS = "partial=accumulate"
 PARTIALS = "partial=accumulate,gradient_partial=accumulate"
 GRADIENTS = "gradient_partial=accumulate"
@@ -55,17 +54,18 @@ def claims(results: pd.DataFrame) -> list[Claim]:
         largest_below(
             "llama3_ring's out is single device's as it is, within 2%.", _of(hybrid, "", ("out",)), SINGLE_DEVICE
         ),
-        _time(rings),
     ]
 
 
 def answer(results: pd.DataFrame) -> list[Claim]:
-    """What README's Answer says: the claims on errors, and how far off the rings are as published."""
-    *on_errors, _ = claims(results)
+    """What README's Answer says: the claims, and how far off the rings are as published."""
     rows = results[(results["rank"] == -1) & results["variant"].isin(RINGS) & (results["precision"] == "")]
     rows = rows[(rows["kernel"] != CARRIED) & rows["tensor"].isin(GRADIENT_TENSORS) & (rows["world_size"] > 1)]
     largest = rows.groupby(["variant", "dtype", "world_size", "tensor"])["x_single_device"].mean().max()
-    return [*on_errors, Claim("As published the largest is 1.2 times.", bool(1.15 <= largest < 1.25), f"{largest:.2f}")]
+    return [
+        *claims(results),
+        Claim("As published the largest is 1.2 times.", bool(1.15 <= largest < 1.25), f"{largest:.2f}"),
+    ]
 
 
 def _of(rows: pd.DataFrame, precision: str, tensors: tuple[str, ...]) -> pd.DataFrame:
@@ -81,25 +81,3 @@ def _unchanged(statement: str, rows: pd.DataFrame, precision: str, bound: float 
     change = (both["error_rel_changed"] / both["error_rel"] - 1).abs()
     worst = both.loc[change.idxmax()]
     return Claim(statement, bool(change.max() <= bound), f"largest change: {change.max():.1%} ({place_of(worst)})")
-
-
-def _time(rows: pd.DataFrame) -> Claim:
-    statement = (
-        f"Float32 partials take a ring 5 to 20% longer, carrying no longer than publishing does ({RANKS} ranks, or the"
-        " most that were measured below)."
-    )
-    few = rows[rows["world_size"] <= RANKS]
-    size = few["world_size"].max()
-    policy = ["kernel", "precision"]
-    each = few[few["world_size"] == size].groupby(["variant", "dtype", *policy])["seconds"].min()  # others may compile
-    seconds = each.unstack(policy)
-    try:
-        plain, partials = seconds[PUBLISHED, ""], seconds[PUBLISHED, PARTIALS]
-        carried = seconds[CARRIED, GRADIENTS]
-    except KeyError:
-        return Claim(statement, None, "not measured")
-    slower, carries = (float((taken / plain).median()) - 1 for taken in (partials, carried))
-    changes = (partials / plain - 1).dropna().items()
-    each = ", ".join(f"{' '.join(map(str, key))} {change:+.0%}" for key, change in changes)
-    evidence = f"{slower:+.0%} in the middle ({each}), carrying {carries:+.0%}, at {size} ranks"
-    return Claim(statement, bool(0.05 <= slower <= 0.2 and carries <= 0.05), evidence)

@@ -9,6 +9,7 @@ OUT, GRADIENTS = "partial=accumulate", "gradient_partial=accumulate"
 SUMS = "dkv_accumulator=accumulate,gradient_wire=accumulate"
 PARTIALS, ALL = f"{OUT},{GRADIENTS}", f"{OUT},{GRADIENTS},{SUMS}"
 PUBLISHED, CARRY = "triton_split_backward", "triton_carry"
+RINGS = ("ring", "llama3_ring", "zigzag")
 KEYS = ["variant", "kernel", "precision"]
 ERRORS = {
     "ring as published": ("ring", PUBLISHED, ""),
@@ -21,7 +22,7 @@ ERRORS = {
     "llama3_ring as published": ("llama3_ring", PUBLISHED, ""),
     "llama3_ring, float32 partials": ("llama3_ring", PUBLISHED, PARTIALS),
 }
-COSTS = {
+MEMORY = {
     "single device, 1 rank": ("single_device", PUBLISHED, "", 1),
     "ring as published": ("ring", PUBLISHED, "", 2),
     "ring, float32 partials": ("ring", PUBLISHED, PARTIALS, 2),
@@ -42,14 +43,12 @@ def blocks(tables: Tables) -> dict[str, str]:
     ranks = tables.worst_ranks(TABLE, ("precision", "world_size", "tensor"), **where)
     worst, half = ranks["x_single_device"], ranks["half"].groupby("precision").max()
     of_rings = {"as published": worst[""], "float32 partials": worst[PARTIALS]}
-    costs = _costs(real)
-    seconds, peak = costs["seconds"].loc["bfloat16"], costs["peak_bytes"].loc["bfloat16"] / 2**20
+    peaks = real.groupby([*KEYS, "world_size", "dtype"])["peak_bytes"].max() / 2**20
+    peak = peaks.xs("bfloat16", level="dtype")
     pooled = chosen(real, tensor=TENSORS, rank=-1).groupby(["dtype", *KEYS, "world_size", "tensor"])["x_single_device"]
     largest = pooled.mean().groupby(["dtype", *KEYS, "world_size"]).max()["bfloat16"]
-    published = seconds.xs((PUBLISHED, "", 2), level=("kernel", "precision", "world_size"))
     messages, sent = _sent(tables)
-    more = _more(costs)
-    memory = more["peak_bytes"]["ring"].max()
+    more = {of: (peaks[of, PUBLISHED, PARTIALS, 2] / peaks[of, PUBLISHED, "", 2]).max() - 1 for of in RINGS}
     return {
         "cases": "{} cases measured over simulated ranks, {} unsupported".format(
             *(chosen(rows, status=each)["case_id"].nunique() for each in ("ok", "unsupported"))
@@ -65,47 +64,20 @@ def blocks(tables: Tables) -> dict[str, str]:
                 for name, of in of_rings.items()
             ),
         ),
-        "costs": markdown(
-            ("2 ranks", "ms a case", "peak MiB a rank", "worst tensor, times single device"),
-            (
-                (name, f"{seconds[key] * 1e3:.1f}", f"{peak[key]:.0f}", f"{largest[key]:.2f}")
-                for name, key in COSTS.items()
-            ),
+        "memory": markdown(
+            ("2 ranks", "peak MiB a rank", "worst tensor, times single device"),
+            ((name, f"{peak[key]:.0f}", f"{largest[key]:.2f}") for name, key in MEMORY.items()),
         ),
         "llama3": f"{peak['llama3', PUBLISHED, '', 2]:.0f} MiB a rank where a ring has"
-        f" {peak['ring', PUBLISHED, '', 2]:.0f}) and no time: it takes"
-        f" {published['llama3'] / published['ring']:.1f} times a ring's, llama3_ring"
-        f" {published['llama3_ring'] / published['ring']:.1f} times (",
+        f" {peak['ring', PUBLISHED, '', 2]:.0f}",
         "sent": markdown(("", "2 ranks", "4", "8", "64"), sent),
         "messages": f"{messages['llama3', 1][2]:.0f} where a ring of 2 ranks has {messages['ring', 0][2]:.0f}",
         "few": f"in {messages['llama3', 1][2]:.0f} messages",
         "llama3_error": f"{means['llama3', PUBLISHED, ''].max():.1f} times single device's error at 64 ranks",
-        "longer": markdown(
-            ("with float32 partials, over 2 real ranks", "time, bfloat16", "float16", "memory"),
-            (
-                (name, *(f"{more['seconds'][name, dtype]:+.0%}" for dtype in ("bfloat16", "float16")),
-                 f"{more['peak_bytes'][name].max():+.0%}")
-                for name in ("ring", "llama3_ring", "zigzag")
-            ),
-        ),
+        "larger": ", ".join(f"{name} by {share:.0%}" for name, share in more.items()),
         "partials": f"{span(means['ring', PUBLISHED, PARTIALS][TENSORS])} times single device's",
-        "cost": "a ring's time changes by {bfloat16:+.0%} and {float16:+.0%} (two launches, no intervals: noise)".format(
-            **more["seconds"]["ring"]
-        )
-        + f" and its memory by {memory:+.0%}",
-    }  # fmt: skip
-
-
-def _costs(real: pd.DataFrame) -> pd.DataFrame:
-    """The fastest of two seeds, and the largest peak."""
-    keys = ["dtype", *KEYS, "world_size"]
-    return real.groupby(keys).agg({"seconds": "min", "peak_bytes": "max"}).sort_index()
-
-
-def _more(costs: pd.DataFrame) -> pd.DataFrame:
-    """By variant and dtype, what float32 partials add to time and memory at 2 ranks, as a share."""
-    two = costs.xs((PUBLISHED, 2), level=("kernel", "world_size")).swaplevel("dtype", "variant")
-    return two.xs(PARTIALS, level="precision") / two.xs("", level="precision") - 1
+        "cost": f"a ring's memory grows by {more['ring']:.0%}",
+    }
 
 
 def _sent(tables: Tables) -> tuple["pd.Series[float]", list[list[str]]]:
