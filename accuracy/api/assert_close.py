@@ -16,7 +16,7 @@ from torch import Tensor
 from accuracy.api import calling
 from accuracy.api.bounds import Attention, Exact, check_tensors, exact, listed, must_be_beside, policy_of, word_of
 from accuracy.api.calling import GRADIENTS, SCALES, as_tensor, in_bshd, in_layout, meant
-from accuracy.api.returned import drift_of, in_coarser_products, of_largest, others, without_padding
+from accuracy.api.returned import in_coarser_products, of_largest, others, without_padding
 from accuracy.bound.limits import ALARM, DRIFT, Beyond, beyond, limits
 from accuracy.bound.policy import Policy, eight_bits, unit
 from accuracy.bound.running import Bound
@@ -161,15 +161,18 @@ def assert_close(
         again = iter(()) if is_factor else others(beyond_it, tensors, truth, attention, **stored)
         if any(not _wrong(found, each, layout) for each in again):
             wrong = []
-    if wrong and arithmetic != "float32" and in_bshd(found["out"], layout, "out").shape == truth.reference.out.shape:
-        coarser = in_coarser_products(in_bshd(found["out"], layout, "out"), tuple(tensors), truth, attention, **stored)
-        if coarser is not None:
-            words = f"computes {PRODUCTS[coarser[0]]}"
-            own, source = wrong, f"rounding alone of what {words}"
-            wrong = _wrong(found, coarser[1], layout, drift_of(coarser[0]))
-            if not wrong and arithmetic is None:
-                what = getattr(actual, "__name__", "this attention")
-                warnings.warn(f"{what} {words}; arithmetic='float32' refuses it: {own[0]}", stacklevel=3)
+    if wrong and arithmetic != "float32":
+        beyond_it = {line.split()[0] for line in wrong}
+        of_wrong = {name: in_bshd(x, layout, name) for name, x in found.items() if name in beyond_it}
+        first = wrong[0]
+        for products, coarser, drift in in_coarser_products(of_wrong, tensors, truth, attention, **stored):
+            source = f"rounding alone of what {(words := f'computes {PRODUCTS[products]}')}"
+            wrong = _wrong({name: found[name] for name in of_wrong}, coarser, layout, drift)
+            if not wrong:
+                break
+        if not wrong and arithmetic is None:
+            what = getattr(actual, "__name__", "this attention")
+            warnings.warn(f"{what} {words}; arithmetic='float32' refuses it: {first}", stacklevel=3)
     if wrong:
         keys, heads = k.shape[1], q.shape[2]
         wrong += [f"{each}={x} was assumed: the function's own default" for each, x in assumed.items()]

@@ -155,10 +155,11 @@ def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: A
 def exact(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None, attention: Attention, rounding: Policy,
     stored_dsink: str | None = None, stored_dbias: str | None = None, stored_max_logit: str | None = None,
+    is_bounded: bool = True,
 ) -> Exact:  # fmt: skip
     """Return the reference and the bounds for checked arguments. dout None: gradients are those of no dout, zero;
     stored_dsink, stored_dbias, stored_max_logit: the dtype of dsink, of attn_mask's gradient, of max_logit; None: it is
-    not asked about."""
+    not asked about; is_bounded: False leaves the bounds away."""
     dout = torch.zeros_like(q[..., :1]).expand(*q.shape[:-1], v.shape[-1]) if dout is None else dout
     how = attention.how(q, k)
     if stored_dbias is not None and attention.attn_mask is not None:
@@ -169,7 +170,7 @@ def exact(
             if attention.attn_mask is not None and bool(reference.lse.isneginf().any()):
                 raise ValueError("the mask hides all keys of some query; what its out should be nobody has agreed on")
             how |= {"stored_dbias": stored_dbias or "", "of_max_logit": stored_max_logit is not None}
-            found = running_bounds(q, k, v, dout, reference, rounding, **how)
+            found = running_bounds(q, k, v, dout, reference, rounding, **how) if is_bounded else {}
             if stored_dsink is not None:
                 sinks = torch.tensor(how["sinks"], dtype=torch.float64, device=q.device)
                 found["dsink"] = of_sinks(reference, found, sinks, dout, rounding, stored_dsink, attention.dlse)

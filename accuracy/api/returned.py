@@ -1,8 +1,10 @@
 """What a function returned, or the caller gave: out, and perhaps lse and the largest scores, by their names."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,12 +14,14 @@ from accuracy.bound import policy
 from accuracy.bound.policy import half_spacing
 from accuracy.bound.running import Bound
 from accuracy.core.errors import ConfigError
-from accuracy.live.tensor_core import bears, rounded
+from accuracy.live.tensor_core import FAR, STEEPER, bears, rounded
 from accuracy.live.uncounted import scaled, through_maximum
 
 EXPECTED = "give out, (out, lse), (out, lse, max_logit), or a function that returns one of these"
 AUXILIARY = {"lse": ("lse",), "max_logit": ("max_logit", "max_scores")}
 """By our name, those of the attributes of what flex_attention returns beside out."""
+OPERANDS = {"out": ("qkvo", "qk", "v"), "dv": ("o",)}
+"""Of q, k, v and dout, those that are rounded where all products are coarser, or the scores', P v's, the backward's."""
 
 
 def as_tensor(x: Any, name: str) -> Tensor:
@@ -89,33 +93,54 @@ def others(
         yield replace(truth, bounds=through_maximum(q, k, v, dout, *given, **attention.how(q, k)))
 
 
-def drift_of(products: str) -> float:
-    """Return by how much rounding P and dS to a format of `policy.OF_FLOAT32` may shift a gain: two unit roundoffs, as
-    each loses half a one in the mean where it is cut off to TF32."""
-    return 2 * policy.unit("tf32" if products == "tf32_cut" else products)
-
-
 def in_coarser_products(
-    out: Tensor,
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor | None],
-    truth: Exact,
-    attention: Attention,
-    **stored: Any,
-) -> tuple[str, Exact] | None:
-    """Return what a function computes products of float32 in, and the reference and bounds of attention in that; None
-    where out bears no mark of it.
+    wrong: Mapping[str, Tensor], tensors: Sequence[Any], truth: Exact, attention: Attention, **stored: Any
+) -> Iterator[tuple[str, Exact, float]]:
+    """Yield what a function computes products of float32 in, references and bounds of attention in that, and by how
+    much it may shift a gain; nothing where no mark of it is on out, nor on dv where out is right.
 
-    out: (B, Sq, H, D), float32, of a function of `tensors`, q, k, v, dout; truth: of the same in float32;
-    stored: as in `exact`.
+    wrong: results that float32 does not explain, (B, S, H, D), lse (B, H, Sq), of a function of `tensors`, q, k, v,
+    dout; truth: of the same in float32; stored: as in `exact`. An operand that is cut off loses up to one unit roundoff
+    in the mean: of a gradient these are P or dS and, unless all operands are known to be rounded, two of q, k, v, dout.
     """
-    error = out.double() - truth.reference.out
+    decides = "out" if "out" in wrong else "dv"
+    x, reference = wrong.get(decides), getattr(truth.reference, decides)
+    if x is None or not x.dtype == tensors[0].dtype == torch.float32 or x.shape != reference.shape:
+        return
+    error = x.double() - reference
+
+    def inside(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None) -> Tensor:
+        only = exact(q, k, v, dout, attention, truth.policy, is_bounded=False)
+        return cast(Tensor, getattr(only.reference, decides))
+
+    steeper = inside(tensors[0].double() * STEEPER, *tensors[1:])
+    marks = itertools.product(OPERANDS[decides] if error.isfinite().all() else (), policy.OF_FLOAT32)
+    for number, (letters, products) in enumerate(marks):
+        for own in _with_rounded(letters, tensors, partial(rounded, to=products), truth, attention):
+            changed = inside(*own)
+            if bears(error, changed, reference, steeper):
+                form = "tf32" if products == "tf32_cut" else products
+                coarse = exact(*own, attention=attention, rounding=policy.cast(truth.policy, form), **stored)
+                exactly = () if "q" in letters else ("lse", "max_logit")  # of scores in float32
+                bounds = coarse.bounds | {name: x for name, x in truth.bounds.items() if name in exactly}
+                drift = (3 if products == "tf32_cut" and letters != "qkvo" else 2) * policy.unit(form)
+                yield products, replace(coarse, bounds=bounds, policy=truth.policy), drift
+            elif not number and error.norm() > FAR * (changed - reference).norm():
+                return
+
+
+def _with_rounded(
+    letters: str, tensors: Sequence[Any], to: Callable[[Tensor], Tensor], truth: Exact, attention: Attention
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+    """Yield q, k, v and dout, of which those of `letters` are rounded: q and k also times a scale; dout, where it alone
+    is, also divided by its row's sum of exp(s - max s), as autograd has it where P v is divided by that."""
     q, k, v, dout = tensors
-    if not out.dtype == q.dtype == torch.float32 or not error.isfinite().all():
-        return None
-    for name in policy.OF_FLOAT32:
-        own = rounded(q, name), rounded(k, name), rounded(v, name), None if dout is None else rounded(dout, name)
-        inside = policy.cast(truth.policy, "tf32" if name == "tf32_cut" else name)
-        found = exact(*own, attention=attention, rounding=inside, **stored)
-        if bears(error, found.reference.out, truth.reference.out):
-            return name, replace(found, policy=truth.policy)
-    return None
+    pairs = [(q, k)]
+    if "q" in letters:
+        pairs = [(to(q), to(k)), *scaled(q, k, attention.scale(q), to)]
+    douts = [dout if "o" not in letters or dout is None else to(dout)]
+    if letters == "o" and attention.rows is None:
+        share = (truth.reference.max_logit - truth.reference.lse).exp().transpose(1, 2)[..., None]
+        douts.append(to((dout * share).float()).double() / share)
+    for (query, key), gradient in itertools.product(pairs, douts):
+        yield query, key, to(v) if "v" in letters else v, gradient

@@ -21,7 +21,7 @@ from accuracy.bound.policy import OF_FLOAT32, cast, loosest
 from accuracy.bound.running import bounds
 from accuracy.core.dtype import FORMATS, coarser
 from accuracy.core.recording import RESULTS, Facts, Recorded
-from accuracy.live.tensor_core import bears, rounded
+from accuracy.live.tensor_core import FAR, STEEPER, bears, rounded
 from accuracy.live.uncounted import scaled, through_maximum
 from accuracy.live.writing import outweighs
 from accuracy.reference import float64
@@ -29,8 +29,6 @@ from accuracy.reference.float64 import Reference
 from accuracy.runtime.sharding import cut, join
 
 Named = dict[str, Tensor]
-FAR = 16.0
-"""Times the error of rounding operands, more than cutting any of them off makes."""
 
 
 @dataclass(frozen=True)
@@ -201,16 +199,20 @@ class Call:
 
     @cached_property
     def products(self) -> str:
-        """One of `OF_FLOAT32` where out shows that a float32 function rounds the operands of its products so."""
+        """One of `OF_FLOAT32` where out shows that a float32 function rounds the operands of its products so, or of one
+        of the two that out is made of."""
         if {getattr(self.tensors.get(name), "dtype", None) for name in ("q", "k", "v", "out")} != {torch.float32}:
             return ""
         reference, blind = self.reference.out, self.reference.lse.transpose(1, 2).isneginf()
         error = (self.tensors["out"].double() - reference).masked_fill(blind[..., None], 0.0)
-        for word in OF_FLOAT32 if error.isfinite().all() else ():
-            for inside in (each.reference.out for each in self.with_rounded_operands(word)):
-                if bears(error, inside, reference):
+        steeper = replace(self, tensors={**self.tensors, "q": self.tensors["q"].double() * STEEPER}, _allowed={})
+        for names, word in itertools.product(("qkv", "qk", "v") if error.isfinite().all() else (), OF_FLOAT32):
+            others = {name: self.tensors[name] for name in "qkv" if name not in names}
+            for each in self.with_rounded_operands(word):
+                inside = replace(each, tensors=each.tensors | others).reference.out
+                if bears(error, inside, reference, steeper.reference.out):
                     return word
-                if error.norm() > FAR * (inside - reference).norm():
+                if not others and error.norm() > FAR * (inside - reference).norm():
                     return ""
         return ""
 

@@ -2,13 +2,14 @@
 
 Operands of such a product are rounded to 11 bits, to the nearest or cut off, before it is computed (TF32), or split
 into two numbers in bfloat16, of whose four products the smallest is left out. What that makes of q, k, v and dout can
-be computed: attention of these, rounded, in float64. Of the other operands, P and dS, the order of
-operations decides. So of out's error the part from q, k and v is known: of three roundings of four (q and k in the
-scores, v beside P) it is 0.85 in the mean, as the square root of 3 / 4 has it, and for errors of another kind the
-correlation is 0 to within 1 / sqrt(elements), and negative where the other way of rounding is right. Cutting shrinks
-out by a factor, and so may a fault: both errors are compared without their part along the reference. What is left has
-the same correlation, as q, k, v and P are cut by amounts as independent as those of rounding are. A product that
-is left out is as large as the rounding of one small part: of three errors two are known in the scores, one beside P.
+be computed: attention of these, rounded, in float64. Of the other operands, P and dS, the order of operations decides.
+So of out's error the part from q, k and v is known: of three roundings of four (q and k in the scores, v beside P) it
+is 0.85 in the mean, as the square root of 3 / 4 has it, and for errors of another kind the correlation is 0 to within 1
+/ sqrt(elements), and negative where the other way of rounding is right. Cutting shrinks out by a factor, and scores by
+another, and so may a fault: both errors are compared without their part along the reference and along what another
+scale of the scores makes of it. What is left has the same correlation, as q, k, v and P are cut by amounts as
+independent as those of rounding are. A product that is left out is as large as the rounding of one small part: of three
+errors two are known in the scores, one beside P.
 """
 
 import torch
@@ -23,6 +24,10 @@ LEAST = 0.25
 """Of that one, what the error is at least: 0.58 of it where v alone is rounded. One of float32's size bears no mark."""
 MOST_FACTOR = 2.0**-9
 """Largest factor by which TF32 shrinks out: where P and v are cut off, each loses less than 2^-10 of itself."""
+STEEPER = 1 + 2.0**-10
+"""Times q: what TF32 may do to scores, of which out's change is linear to within as much."""
+FAR = 16.0
+"""Times the error of rounding operands, more than cutting any of them off makes."""
 _CUT = 13  # of float32's 23 bits of a significand
 
 
@@ -36,17 +41,20 @@ def rounded(x: Tensor, to: str) -> Tensor:
     return ((bits + up) & -(1 << _CUT)).view(torch.float32)
 
 
-def bears(error: Tensor, inside: Tensor, reference: Tensor) -> bool:
+def bears(error: Tensor, inside: Tensor, reference: Tensor, steeper: Tensor) -> bool:
     """Whether an error of out is that of attention of rounded operands. inside: out of those; reference: of those that
-    were given; all float64, of one shape."""
-    (factor, own_part), (_, part) = (_factor_and_rest(x, reference) for x in (error, inside - reference))
-    own, size = float(own_part.norm()), float(part.norm())
-    within = LEAST * size <= own <= MOST * size and abs(factor) <= MOST_FACTOR
-    return within and float((own_part * part).sum()) > ALIKE * own * size > 0
+    were given; steeper: of q that is `STEEPER` times as large; all float64, of one shape."""
+    (factor, own), (_, part), (_, slope) = (
+        _beside(x, reference) for x in (error, inside - reference, steeper - reference)
+    )
+    own, part = (_beside(x, slope)[1] for x in (own, part))
+    size = float(part.norm())
+    within = LEAST * size <= float(own.norm()) <= MOST * size and abs(factor) <= MOST_FACTOR
+    return within and float((own * part).sum()) > ALIKE * float(own.norm()) * size > 0
 
 
-def _factor_and_rest(error: Tensor, reference: Tensor) -> tuple[float, Tensor]:
-    """Return the factor times the reference that an error has, and what is left of the error."""
-    square = float(reference.square().sum())
-    factor = float((error * reference).sum()) / square if square else 0.0
-    return factor, error - factor * reference
+def _beside(x: Tensor, direction: Tensor) -> tuple[float, Tensor]:
+    """Return the factor times the direction that x has, and what is left of x."""
+    square = float(direction.square().sum())
+    factor = float((x * direction).sum()) / square if square else 0.0
+    return factor, x - factor * direction

@@ -246,8 +246,8 @@ def test_equal_weights_in_coarser_products_bear_their_mark_and_a_larger_factor_d
     weights = torch.full((1, 33, 33), 1 / 33)
     reference, short = weights.double() @ v.double(), rounded(v, to).double()
     out, inside = (x.double() @ short for x in (rounded(weights, to), weights))
-    assert bears(out - reference, inside, reference)
-    assert not bears(1.004 * out - reference, inside, reference)
+    assert bears(out - reference, inside, reference, reference)
+    assert not bears(1.004 * out - reference, inside, reference, reference)
 
 
 SIZES = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,

@@ -1,0 +1,94 @@
+"""A function some of whose products are coarser is told and passes; a fault beside them is found."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from accuracy import assert_close
+from tests.slow.foreign.functions import heads_first, visible
+from tests.slow.foreign.test_arithmetic import Product, split_16, tf32, tf32_cut
+from tests.unit.api.attention import refused
+
+
+class Mixed(torch.autograd.Function):
+    """A product by one function, and both of its backward by another."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, ahead: Product, back: Product) -> Tensor:
+        ctx.save_for_backward(a, b)
+        ctx.back = back
+        return ahead(a, b)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        a, b = ctx.saved_tensors
+        return ctx.back(gradient, b.mT), ctx.back(a.mT, gradient), None, None
+
+
+PLACES = {"scores": (1, 1, 0, 0), "values": (0, 0, 1, 1), "backward": (0, 1, 0, 1), "forward": (1, 0, 1, 0),
+          "scores ahead": (1, 0, 0, 0)}  # fmt: skip
+
+
+def attention_of(product: Product, place: str, dq: float = 1.0) -> Callable[..., Tensor]:
+    """Attention whose other products are in float32; dq: a factor of it, as a fault. exp(s - max s) v is divided by its
+    sum, so that autograd multiplies a dout that is divided."""
+    scores, scores_back, values, values_back = ((torch.matmul, product)[each] for each in PLACES[place])
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
+        q, k, v = heads_first(q * dq + q.detach() * (1 - dq), k, v)
+        weights = Mixed.apply(q * softmax_scale, k.mT, scores, scores_back)
+        weights = visible(weights) if causal else weights
+        weights = (weights - weights.amax(-1, keepdim=True).detach()).exp()
+        out: Tensor = Mixed.apply(weights, v, values, values_back) / weights.sum(-1, keepdim=True)
+        return out.transpose(1, 2)
+
+    return attend
+
+
+@pytest.mark.parametrize("tokens", [3, 77])
+@pytest.mark.parametrize("product", [split_16, tf32, tf32_cut])
+@pytest.mark.parametrize("place", PLACES)
+def test_some_coarser_products_are_a_fact_and_a_factor_beside_them_is_found(
+    place: str, product: Product, tokens: int
+) -> None:
+    q, k, v, dout = (torch.randn(1, tokens, 2, 48, generator=torch.Generator().manual_seed(each)) for each in range(4))
+    how = {"dout": dout, "causal": True}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert_close(attention_of(product, place), q, k, v, **how)
+    words = "16 bits" if product is split_16 else "cut off" if product is tf32_cut else "rounded to 10"
+    words = words if tokens > 32 else "computes float32"  # of few numbers two formats may bear one mark
+    assert [words in str(each.message) for each in told] == [True]
+    refused("is wrong", attention_of(product, place), q, k, v, **how, arithmetic="float32")
+    if tokens > 32:  # of so many rows a gain is known
+        factor = 1 + (2.0**-10 if product is split_16 else 2.0**-7)
+        refused("dq is wrong", attention_of(product, place, factor), q, k, v, **how)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.0])
+def test_a_small_fault_of_a_function_in_float32_is_no_coarser_product(mean: float) -> None:
+    """Another scale is off as scores are whose operands are cut off, an lse of large scores as TF32 makes it."""
+    q, k, v, dout = (torch.randn(1, 77, 2, 48, generator=torch.Generator().manual_seed(each)) for each in range(4))
+    q, k = q + mean, k + mean
+    for factor in (0.9993, 1 + 2.0**-12, 1 - 2.0**-11, 1 + 2.0**-10):
+        if not mean:  # else dq is a sum that cancels
+            refused("dq is wrong", attention_of(torch.matmul, "scores", factor), q, k, v, dout=dout, causal=True)
+
+        refused("is wrong", with_lse(factor), q, k, v, causal=True)
+        out, lse = with_lse(1.0)(q, k, v, causal=True, softmax_scale=48**-0.5)
+        refused("lse is wrong", out, q, k, v, causal=True, lse=lse * factor)
+
+
+def with_lse(factor: float) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Causal attention in float32 by a factor times the scale."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> tuple[Tensor, Tensor]:
+        q, k, v = heads_first(q, k, v)
+        scores = visible(q @ k.mT * (softmax_scale * factor))
+        return (scores.softmax(-1) @ v).transpose(1, 2), scores.logsumexp(-1)
+
+    return attend
