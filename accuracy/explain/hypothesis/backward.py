@@ -19,6 +19,8 @@ from accuracy.explain.hypothesis.base import (
     head_first,
     tensors_of,
 )
+from accuracy.explain.hypothesis.constant import in_some_rows
+from accuracy.results.table import RULED_OUT
 
 CLOSE = 1e-6  # relative: a value as near as this is the right one
 
@@ -108,7 +110,21 @@ def saved_values(asked: Asked) -> Iterator[Hypothesis]:
     if bool((a > 0).all()):  # what dq shows must make dk and dv too
         found = right.but(saved=(right.out, right.lse - a.log()), stages={"delta": lambda x: delta})
         predicts = {**gradients_of(found), "dq": made}
+        if not lse_right and _refuted(asked, found.tensor("dv")):
+            if delta_right:
+                cause = in_some_rows("dq", a.transpose(1, 2), asked)
+                yield Hypothesis("a factor on some rows", cause, {"dq": made}, "", a.numel())
+            return
     yield Hypothesis("another lse or delta (backward)", cause, predicts, which, 2 * a.numel())
+
+
+def _refuted(asked: Asked, made: Tensor) -> bool:
+    """Return whether dv is right, and another one than a wrong lse makes."""
+    x, right = asked.returned.get("dv"), asked.reference.tensor("dv")
+    if x is None:
+        return False
+    limit = asked.expected["dv"] * right.norm()
+    return bool((x - right).norm() <= RULED_OUT * limit < (x - made).norm())
 
 
 def of_partials(asked: Asked) -> Iterator[Hypothesis]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.number import count
-from accuracy.explain.hypothesis.base import Asked, Hypothesis, altered, gradients_of
+from accuracy.explain.hypothesis.base import Asked, Hypothesis, Predicts, altered, gradients_of
 
 STEPS = 8  # of Gauss and Newton
 
@@ -31,6 +31,28 @@ def factors(asked: Asked) -> Iterator[Hypothesis]:
             yield from _summand(asked, x, right, limit)
         if asked.size > 1:
             yield _of_ranks(asked, name, x, right, {"1": 1.0, **known}, base)
+
+
+def row_factors(asked: Asked) -> Iterator[Hypothesis]:
+    """Another factor on each row of out, dk or dv, by least squares; with out's, gradients of a dout that has them, as
+    autograd's are. Those of dq are in `backward.saved_values`, as a wrong lse makes them."""
+    for name in (each for each in ("out", "dk", "dv") if each in asked.wrong):
+        x, right = asked.returned[name], asked.reference.tensor(name)
+        squares = right.square().sum(-1)
+        factor = torch.where(squares > 0, (x * right).sum(-1) / squares, torch.ones_like(squares))
+        predicts: Predicts = {name: factor[..., None] * right}
+        if name == "out":
+            dout = asked.reference.dout * factor.transpose(1, 2)[..., None]
+            predicts = {**gradients_of(asked.reference.but(dout=dout)), **predicts}
+        yield Hypothesis("a factor on some rows", in_some_rows(name, factor, asked), predicts, "", factor.numel())
+
+
+def in_some_rows(name: str, factor: Tensor, asked: Asked) -> str:
+    """Return the cause of a tensor whose rows have these factors: those beyond rounding."""
+    off = (factor - 1).abs()
+    off = factor[off > 10 * asked.expected[name]] if bool((off > 10 * asked.expected[name]).any()) else factor
+    low, high = (f"{float(each):.4g}" for each in (off.min(), off.max()))
+    return f"{name} is {low if low == high else f'{low} to {high}'} times what it should be in some rows"
 
 
 def _summand(asked: Asked, x: Tensor, right: Tensor, limit: float) -> Iterator[Hypothesis]:

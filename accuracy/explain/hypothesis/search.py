@@ -43,6 +43,7 @@ FAMILIES: tuple[tuple[str, Callable[[Asked], Iterator[Hypothesis]]], ...] = (
     ("cast", cast.between_blocks),
     ("blocks", blocks.hypotheses),
     ("pairs", mask.pairs),
+    ("rows", constant.row_factors),
     ("given", backward.saved_values),
 )
 QUICK = ("factor", "mask", "blocks")
