@@ -94,11 +94,6 @@ class Facts:
         return {HEADER: _KIND.dump_json(self).decode()}
 
     @property
-    def heads(self) -> tuple[int, int]:
-        """H and Hk."""
-        return self.shapes["q"][2], self.shapes["k"][2]
-
-    @property
     def cut(self) -> str:
         """How its ranks have the tokens: the sharding, of each document where they have a part of each."""
         return of_each(self.sharding, self.documents if self.by_document else ())
