@@ -26,6 +26,8 @@ MOST_FACTOR = 2.0**-9
 """Largest factor by which TF32 shrinks out: where P and v are cut off, each loses less than 2^-10 of itself."""
 STEEPER = 1 + 2.0**-10
 """Times q: what TF32 may do to scores, of which out's change is linear to within as much."""
+FEWEST = 16.0
+"""Rows that share an error, at least: of fewer one that has another reason may be along it by chance."""
 FAR = 16.0
 """Times the error of rounding operands, more than cutting any of them off makes."""
 _CUT = 13  # of float32's 23 bits of a significand
@@ -51,6 +53,12 @@ def bears(error: Tensor, inside: Tensor, reference: Tensor, steeper: Tensor) -> 
     size = float(part.norm())
     within = LEAST * size <= float(own.norm()) <= MOST * size and abs(factor) <= MOST_FACTOR
     return within and float((own * part).sum()) > ALIKE * float(own.norm()) * size > 0
+
+
+def rows_of(part: Tensor) -> float:
+    """Return in how many rows an error is, as if all had as much of it: (sum r^2)^2 / sum r^4 of their norms r."""
+    squares = part.square().sum(-1)
+    return float(squares.sum().square() / squares.square().sum().clamp(min=1e-300))
 
 
 def _beside(x: Tensor, direction: Tensor) -> tuple[float, Tensor]:

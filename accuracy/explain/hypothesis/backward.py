@@ -110,7 +110,7 @@ def saved_values(asked: Asked) -> Iterator[Hypothesis]:
     if bool((a > 0).all()):  # what dq shows must make dk and dv too
         found = right.but(saved=(right.out, right.lse - a.log()), stages={"delta": lambda x: delta})
         predicts = {**gradients_of(found), "dq": made}
-        if not lse_right and _refuted(asked, found.tensor("dv")):
+        if not lse_right and _refuted(asked, found.tensor("dk")):
             if delta_right:
                 cause = in_some_rows("dq", a.transpose(1, 2), asked)
                 yield Hypothesis("a factor on some rows", cause, {"dq": made}, "", a.numel())
@@ -119,11 +119,11 @@ def saved_values(asked: Asked) -> Iterator[Hypothesis]:
 
 
 def _refuted(asked: Asked, made: Tensor) -> bool:
-    """Return whether dv is right, and another one than a wrong lse makes."""
-    x, right = asked.returned.get("dv"), asked.reference.tensor("dv")
+    """Return whether dk is right, and another one than a wrong lse makes."""
+    x, right = asked.returned.get("dk"), asked.reference.tensor("dk")
     if x is None:
         return False
-    limit = asked.expected["dv"] * right.norm()
+    limit = asked.expected["dk"] * right.norm()
     return bool((x - right).norm() <= RULED_OUT * limit < (x - made).norm())
 
 
