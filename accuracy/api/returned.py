@@ -119,7 +119,8 @@ def in_coarser_products(
         every_way = _with_rounded(letters, tensors, partial(rounded, to=products), truth, attention)
         for way, own in enumerate(every_way):
             changed = inside(*own)
-            if (way or letters != "qkvo") and rows_of(changed - reference) < FEWEST:
+            part = changed - reference
+            if (way or letters != "qkvo") and rows_of(part) < FEWEST:
                 continue  # of so many ideas one fits few rows
             if bears(error, changed, reference, steeper):
                 form = "tf32" if products == "tf32_cut" else products
@@ -128,7 +129,7 @@ def in_coarser_products(
                 bounds = coarse.bounds | {name: x for name, x in truth.bounds.items() if name in exactly}
                 drift = (3 if products == "tf32_cut" and letters != "qkvo" else 2) * policy.unit(form)
                 yield products, replace(coarse, bounds=bounds, policy=truth.policy), drift
-            elif not number and error.norm() > FAR * (changed - reference).norm():
+            elif not number and error.norm() > FAR * part.norm():
                 return
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from accuracy.core.number import count
 from accuracy.explain.hypothesis.base import Asked, Hypothesis, Predicts, altered, gradients_of
+from accuracy.results.table import RULED_OUT
 
 STEPS = 8  # of Gauss and Newton
 
@@ -49,8 +50,8 @@ def row_factors(asked: Asked) -> Iterator[Hypothesis]:
 
 def in_some_rows(name: str, factor: Tensor, asked: Asked) -> str:
     """Return the cause of a tensor whose rows have these factors: those beyond rounding."""
-    off = (factor - 1).abs()
-    off = factor[off > 10 * asked.expected[name]] if bool((off > 10 * asked.expected[name]).any()) else factor
+    is_off = (factor - 1).abs() > RULED_OUT * asked.expected[name]
+    off = factor[is_off] if is_off.any() else factor
     low, high = (f"{float(each):.4g}" for each in (off.min(), off.max()))
     return f"{name} is {low if low == high else f'{low} to {high}'} times what it should be in some rows"
 

@@ -72,7 +72,6 @@ def test_a_small_fault_of_a_function_in_float32_is_no_coarser_product(mean: floa
     for factor in (0.9993, 1 + 2.0**-12, 1 - 2.0**-11, 1 + 2.0**-10):
         if not mean:  # else dq is a sum that cancels
             refused("dq is wrong", attention_of(torch.matmul, "scores", factor), q, k, v, dout=dout, causal=True)
-
         refused("is wrong", with_lse(factor), q, k, v, causal=True)
         out, lse = with_lse(1.0)(q, k, v, causal=True, softmax_scale=48**-0.5)
         refused("lse is wrong", out, q, k, v, causal=True, lse=lse * factor)
