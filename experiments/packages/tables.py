@@ -6,7 +6,7 @@ from accuracy.package.installed import OURS
 from accuracy.results.claim import beside
 from experiments.published import TENSORS, Tables, chosen, markdown
 
-FOUR, TWO, UNFUSED = "packages/nvidia-h200-x4", "packages/nvidia-h200-x2", "packages/nvidia-h200-x2-unfused"
+TABLE, UNFUSED, FOUR_GPUS = "packages/nvidia-h200-x2", "packages/nvidia-h200-x2-unfused", "packages/nvidia-h200-x4"
 RINGS, OTHERS = r"(?:ring_flash_attn|yunchang)_ring", r"(?:ring_flash_attn|yunchang)_(?:zigzag|stripe)"
 PUBLISHED = (  # package, variants, dtypes; of which variants and dtypes
     ("ring-flash-attn 0.1.8, yunchang 0.6.4", "ring", "bf16", RINGS, "bfloat16"),
@@ -22,7 +22,7 @@ FAULT = 2.0  # times our error: printed in bold
 
 
 def blocks(tables: Tables) -> dict[str, str]:
-    rows = _beside_ours(tables.rows(FOUR))
+    rows = _beside_ours(tables.rows(TABLE))
     real = rows[rows["world_size"] > 1]
     torch, unfused = rows[rows["variant"].str.startswith("torch_")]["ratio"], _beside_ours(tables.rows(UNFUSED))
     unfused = unfused[unfused["variant"].str.fullmatch(f"{RINGS}|{OTHERS}")]
@@ -35,18 +35,24 @@ def blocks(tables: Tables) -> dict[str, str]:
     alone = chosen(master, tensor=["dk", "dv"], world_size=1)["ratio"].max()
     ringmaster = [f"ringmaster_{name}" for name in ("ring", "zigzag", "distflash")]
     where = {"dtype": "bfloat16", "kernel": "flash_attn", "precision": "", "variant": ringmaster}
-    worst = tables.worst_rank(FOUR, ("world_size", "variant"), **where).unstack()[ringmaster]
-    both = (chosen(tables.rows(name), status="ok")["case_id"].nunique() for name in (FOUR, TWO))
+    worst = tables.worst_rank(TABLE, ("world_size", "variant"), **where).unstack()[ringmaster]
+    cases = tables.rows(TABLE).drop_duplicates("case_id")["status"].value_counts()
+    over_nccl = chosen(_beside_ours(tables.rows(FOUR_GPUS)), dtype="float32", tensor=["dk", "dv"], world_size=4)
+    over_nccl = over_nccl[over_nccl["variant"].str.fullmatch(OTHERS)]["ratio"]
+    fused = rows[rows["variant"].str.fullmatch(f"{RINGS}|{OTHERS}") & (rows["dtype"] != "float32")]
+    fused = fused[fused["tensor"].isin(TENSORS) & ((fused["tensor"] != "dq") | ~fused["variant"].str.fullmatch(RINGS))]
     wrong_dkv = chosen(_float32(real), tensor=["dk", "dv"]).groupby("tensor")["ratio"].max()
-    dq = _dq_over_ours(tables.rows(FOUR))
+    dq = _dq_over_ours(tables.rows(TABLE))
     return {
         **_their_tests(tables.csv("their_tests/tests.csv").fillna("")),
-        "cases": "{} and {} cases measured".format(*both),
+        "cases": f"{cases['ok']} cases measured, {cases['failed']} failed, {cases['unsupported']} unsupported",
         "beside": markdown(
             ("package, version", "variants", "dtype", *TENSORS),
             ((*names, *_largest(real, variants, dtypes)) for *names, variants, dtypes in PUBLISHED),
         ),
         "torch": f"{(torch == 1).sum()} of torch's {len(torch)} rows agree in every digit",
+        "fused": f"by at most {fused['ratio'].sub(1).abs().max():.2%} of an error",
+        "over_nccl": f"{over_nccl.min():.1e} to {over_nccl.max():.1e} times ours".replace("e+0", "e"),
         "unfused": f"{(right == 1).sum()} of the {len(right)} rows of their ring, zigzag and stripe agree in every digit",
         "packed": f"whose lse has up to {1 + packed['lse']:.2f} times the error at the float32 floor and whose out and"
         f" gradients differ by {packed[TENSORS].max():.1%}",
