@@ -14,7 +14,7 @@ from accuracy.bound import policy
 from accuracy.bound.policy import half_spacing
 from accuracy.bound.running import Bound
 from accuracy.core.errors import ConfigError
-from accuracy.live.tensor_core import FAR, FEWEST, STEEPER, bears, rounded, rows_of
+from accuracy.live.tensor_core import FAR, FEWEST, MOST_FACTOR, STEEPER, bears, rounded, rows_of
 from accuracy.live.uncounted import scaled, through_maximum
 
 EXPECTED = "give out, (out, lse), (out, lse, max_logit), or a function that returns one of these"
@@ -108,13 +108,18 @@ def in_coarser_products(
     if x is None or not x.dtype == tensors[0].dtype == torch.float32 or x.shape != reference.shape:
         return
     error = x.double() - reference
+    factor = float((error * reference).sum()) / float(reference.square().sum().clamp(min=1e-300))
+    if not abs(factor) <= MOST_FACTOR:  # nor is NaN
+        return
 
     def inside(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None) -> Tensor:
-        only = exact(q, k, v, dout, attention, truth.policy, is_bounded=False)
+        """Return the tensor that decides; gradients are computed only where one of them does."""
+        wants = (dout, attention) if decides == "dv" else (None, replace(attention, dlse=None))
+        only = exact(q, k, v, *wants, truth.policy, is_bounded=False)
         return cast(Tensor, getattr(only.reference, decides))
 
-    steeper = inside(tensors[0].double() * STEEPER, *tensors[1:])
-    marks = itertools.product(OPERANDS[decides] if error.isfinite().all() else (), policy.OF_FLOAT32)
+    steeper = None
+    marks = itertools.product(OPERANDS[decides], policy.OF_FLOAT32)
     for number, (letters, products) in enumerate(marks):
         every_way = _with_rounded(letters, tensors, partial(rounded, to=products), truth, attention)
         for way, own in enumerate(every_way):
@@ -122,6 +127,9 @@ def in_coarser_products(
             part = changed - reference
             if (way or letters != "qkvo") and rows_of(part) < FEWEST:
                 continue  # of so many ideas one fits few rows
+            if not number and error.norm() > FAR * part.norm():
+                return
+            steeper = inside(tensors[0].double() * STEEPER, *tensors[1:]) if steeper is None else steeper
             if bears(error, changed, reference, steeper):
                 form = "tf32" if products == "tf32_cut" else products
                 coarse = exact(*own, attention=attention, rounding=policy.cast(truth.policy, form), **stored)
@@ -129,8 +137,6 @@ def in_coarser_products(
                 bounds = coarse.bounds | {name: x for name, x in truth.bounds.items() if name in exactly}
                 drift = (3 if products == "tf32_cut" and letters != "qkvo" else 2) * policy.unit(form)
                 yield products, replace(coarse, bounds=bounds, policy=truth.policy), drift
-            elif not number and error.norm() > FAR * part.norm():
-                return
 
 
 def _with_rounded(
