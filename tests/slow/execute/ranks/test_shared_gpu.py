@@ -45,8 +45,8 @@ def test_ranks_that_share_a_device_have_the_simulated_bits(tmp_path: Path, devic
 STARTED_ANEW = "further cases have a new process"
 PACKAGES = {path.stem for path in Path("configs/variant").glob("*.yaml") if path.stem.startswith(
     ("ring_", "ringmaster_", "yunchang_", "transformer_engine_", "torch_"))}  # fmt: skip
-LEFT = {"transformer_engine_a2a_p2p", *(name for name in PACKAGES if name.endswith("_triton"))}
-"""Packages that need more ranks, or triton-nightly."""
+LEFT = {"transformer_engine_a2a_p2p"}
+"""Packages that need more ranks."""
 OF_THEIR_OWN = {
     "dtype:float32,kernel:{eager:{}}": ("ring_attention_pytorch_ring", "ring_attention_pytorch_striped"),
     "kernel:{flex_attention:{}}": ("torch_flex_context_parallel_balanced", "torch_flex_context_parallel_contiguous"),
