@@ -102,7 +102,7 @@ PARTS = {
 
 @cache
 def one_pass() -> ModuleType | None:
-    """The module that does in one pass over memory what torch does in several; None where there is no triton."""
+    """The module that merges in one pass over memory where torch takes several; None where there is no triton."""
     try:
         from accuracy.kernel.triton import one_pass
     except ImportError:
