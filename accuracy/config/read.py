@@ -31,7 +31,6 @@ ALSO_KEYS = (
 )  # fmt: skip
 AUTO_WORKERS, PROCESSORS = 0, -1
 AUTO = "auto"
-SUM_ORDERS = ("ring", "tree", "rank_order")  # of ranks that share a GPU: `accuracy.world.sums`
 MOST_HEADS = 1024  # that an error lists divisors up to
 MOST_THREADS = 256  # on a machine with fewer processors, too: the same digits need as many
 
@@ -101,14 +100,13 @@ class Configuration:
     backend: Annotated[str, OneOf(AUTO, "gloo", "nccl")] = ""  # of torch.distributed; "" in a simulated world
     timeout_seconds: Positive = math.inf  # how long real ranks may take for a case
     share_gpu: Annotated[bool | None, BeforeValidator(_share)] = None  # several real ranks on one; None: where it must
-    sums: Annotated[str, OneOf(AUTO, *SUM_ORDERS)] = AUTO  # in which order these add
 
     KEYS: ClassVar = {  # of fields that are called otherwise in a configuration
         **{f"{key}s": key for key in (
             "variant", "kernel", "precision", "problem", "dtype", "world_size", "seed"
         )},
         "batched": "world.simulated.batched", "backend": "world.processes.backend",
-        **{key: f"world.processes.{key}" for key in ("timeout_seconds", "share_gpu", "sums")},
+        **{key: f"world.processes.{key}" for key in ("timeout_seconds", "share_gpu")},
         "paths_a": "path_a", "paths_b": "path_b",
     }  # fmt: skip
 
@@ -120,19 +118,12 @@ class Configuration:
                 f"workers={self.workers}, but world=processes takes the GPUs for the ranks of one case;"
                 " use workers=auto or world=simulated"
             )
-        if self.share_gpu is False and self.sums != AUTO:
-            raise ConfigError(
-                f"world.processes.sums={self.sums}, but share_gpu=false: gloo and NCCL add in orders of their own;"
-                " drop one of the two"
-            )
 
     def sums_of(self, world_size: int, with_own_gpu: float) -> str:
         """Return in which order so many ranks add that share a GPU; empty: each has its own. with_own_gpu: how many
         ranks can have one."""
-        asked = bool(self.share_gpu) or self.sums != AUTO or (self.share_gpu is None and world_size > with_own_gpu)
-        if self.world != "processes" or world_size == 1 or not asked:
-            return ""
-        return SUM_ORDERS[0] if self.sums == AUTO else self.sums
+        shared = world_size > with_own_gpu if self.share_gpu is None else self.share_gpu
+        return "ring" if self.world == "processes" and world_size > 1 and shared else ""
 
 
 def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configuration:

@@ -229,10 +229,8 @@ def policy_of(name: str, **changes: Any) -> Policy:
     return replace(POLICIES[name], **{key: value for key, value in changes.items() if value is not None})
 
 
-KERNELS = {
-    "quantised": NOT, "cudnn_fp8": "cudnn_e4m3", "sage": "sage", "flashinfer_fp8": "flashinfer_e4m3",
-}  # fmt: skip
-"""Kernels that quantise, with the policy of each where none is named."""
+KERNELS = {"quantised": NOT, "cudnn_fp8": "cudnn_e4m3", "sage": "sage"}
+"""Kernels that quantise, with the policy of each where none is named; `sage` is in a published table alone."""
 
 
 @cache

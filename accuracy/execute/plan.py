@@ -187,11 +187,6 @@ def kernel_unsupported(case: Case) -> str | None:
     if reason := abilities.unsupported(case.kernel.name, case.dtype, problem.head_dim, partials, problem.features):
         return reason
     schedule = schedule_of(case.variant.forward)
-    if abilities.out_only and (schedule.merges or problem.documents or problem.sink_logits):
-        return (
-            f"kernel {case.kernel.name} returns out alone, no lse and no gradients: use variant=single_device without"
-            " documents and sinks"
-        )
     # a kernel that carries the state of a schedule that merges rounds nothing in between: no such knob works
     for place in MERGE_PLACES if abilities.carries and "merge" in schedule.forward_places else ():
         if getattr(case.forward_precision, place) != getattr(schedule.precision, place):

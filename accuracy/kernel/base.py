@@ -34,7 +34,6 @@ class Abilities:
     carries: bool = False  # has `carry`
     short_sums: bool = False  # sums 16-bit gradients in 16 bits: what another's function is not compared with
     features: tuple[str, ...] = ()  # of FEATURES
-    out_only: bool = False  # returns no lse and has no backward: nothing can be merged
     missing: str = ""
 
     def unsupported(
@@ -99,8 +98,8 @@ class How:
 class Kernel:
     """Attention on one device: its knobs, which YAML sets by name, and what it can do with them.
 
-    A subclass has `_forward` and `_backward`, whose results are rounded to the dtype asked for here, or `build`;
-    `_forward` alone where its abilities say `out_only`. Masks: full, or causal aligned at the bottom right (Sq <= Sk).
+    A subclass has `_forward` and `_backward`, whose results are rounded to the dtype asked for here, or `build`. Masks:
+    full, or causal aligned at the bottom right (Sq <= Sk).
 
     With the feature `head_dim_v` v, out, dout and dv have another head dim than q and k. With the feature `window` it
     also takes `window=(left, right)` with causal=False (see `accuracy.core.masks.Block`; every row sees a key), with
@@ -154,7 +153,7 @@ class Kernel:
         raise NotImplementedError
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
-        raise NotImplementedError(f"{type(self).__name__} has no backward")
+        raise NotImplementedError
 
 
 def package_missing(module: str, needed: str) -> str:

@@ -98,11 +98,9 @@ class Targets:
             sinks = problem.sink_logits
             out, lse = calls.apply_sinks(out, lse, sinks) if sinks else (out, lse)
             dsink = calls.sink_gradient(dout, out, lse, sinks) if sinks else None
-            gradients: Results = (None, None, None)
-            if lse is not None:  # of a kernel that has a backward
-                gradients = calls.backward_rows(
-                    lambda block: calls.backward(kernel, scores, block, dout, q, k, v, out, lse, dtype), blocks, q, k
-                )
+            gradients = calls.backward_rows(
+                lambda block: calls.backward(kernel, scores, block, dout, q, k, v, out, lse, dtype), blocks, q, k
+            )
             dbias = None if scores.dbias is None else scores.dbias.transpose(1, 2).to(dtype)
             if "dbias" not in kernel_of(case.kernel).abilities(case.device).features:
                 dbias = None

@@ -1,4 +1,4 @@
-"""lucidrains/ring-attention-pytorch 0.5.20: ring and striped ring, in its own torch products or its Triton kernel.
+"""lucidrains/ring-attention-pytorch 0.5.20: ring and striped ring, in its own torch products.
 
 It knows no groups: within `surroundings` its rank, its world size and its transfers are those of the case. It computes
 blocks itself, so the case's kernel serves single device alone. No lse comes back.
@@ -21,31 +21,14 @@ from accuracy.world.processes import ProcessesWorld
 
 DISTRIBUTION = "ring-attention-pytorch"
 BUCKET_SIZE = 1024  # keys and queries at a time, as published
-TRITON = "triton-nightly"  # a plain triton does not count
-TRITON_DTYPES = ("bfloat16", "float16", "float32")
 
 
 def unsupported(case: Case) -> str | None:
-    """Not installed; a scale of one's own; what its products or its Triton kernel cannot compute."""
-    name = installed.called(case)
-    if reason := installed.unsupported_case(DISTRIBUTION, case, to_itself=(name,)):
+    """Not installed; a scale of one's own; what its products cannot compute."""
+    if reason := installed.unsupported_case(DISTRIBUTION, case, to_itself=(installed.called(case),)):
         return reason
     if case.problem.softmax_scale != default_softmax_scale(case.problem.head_dim):
         return f"{DISTRIBUTION} has 1/sqrt(head_dim) built in; set problem.softmax_scale=null"
-    return _unsupported_triton(case) if name.endswith("_triton") else _unsupported_products(case)
-
-
-def _unsupported_triton(case: Case) -> str | None:
-    if case.device != "cuda":
-        return f"{DISTRIBUTION}'s Triton kernel needs CUDA; use ring_attention_pytorch_ring or _striped"
-    if case.dtype not in TRITON_DTYPES:
-        return f"{DISTRIBUTION}'s Triton kernel has no {case.dtype}; use one of {', '.join(TRITON_DTYPES)}"
-    if installed.unsupported(TRITON):
-        return f"{DISTRIBUTION}'s Triton kernel ends the process where it does not find {TRITON}; install that"
-    return None
-
-
-def _unsupported_products(case: Case) -> str | None:
     if case.kernel.name != "eager":
         return f"{DISTRIBUTION} computes blocks with torch products of its own; compare with kernel=eager"
     if case.dtype != "float32":
@@ -69,7 +52,7 @@ def surroundings(rank: Rank) -> Iterator[None]:
         barrier=lambda: dist.barrier(group),
     )
     with ExitStack() as stack:
-        for name in ("ring", "ring_flash_attention", "ring_flash_attention_cuda"):
+        for name in ("ring", "ring_flash_attention"):
             module = importlib.import_module(f"ring_attention_pytorch.{name}")
             here = {"get_rank": lambda: world.rank, "get_world_size": lambda: world.size}
             stack.enter_context(substitutes.names(module, **here, **({"dist": transfers} if name == "ring" else {})))
@@ -77,21 +60,19 @@ def surroundings(rank: Rank) -> Iterator[None]:
 
 
 def _attend(
-    name: str, shards: str, q: Tensor, k: Tensor, v: Tensor, *,
+    shards: str, q: Tensor, k: Tensor, v: Tensor, *,
     causal: bool, softmax_scale: float, group: dist.ProcessGroup,
 ) -> Tensor:  # fmt: skip
     """Query head h reads head h modulo Hk there: heads are reordered, which rounds nothing. Striped: one bucket a rank.
     The group is `surroundings`'."""
     heads_kv = k.shape[2]
     apart = q.unflatten(2, (heads_kv, -1)).transpose(2, 3).flatten(2, 3)
-    out: Tensor = getattr(importlib.import_module("ring_attention_pytorch"), name)(
+    out: Tensor = importlib.import_module("ring_attention_pytorch").ring_flash_attn(
         apart, k, v, causal=causal, ring_reduce_col=True, striped_ring_attn=shards == "striped",
         bucket_size=q.shape[1] if shards == "striped" else BUCKET_SIZE,
     )  # fmt: skip
     return out.unflatten(2, (-1, heads_kv)).transpose(2, 3).flatten(2, 3)
 
 
-ring = partial(_attend, "ring_flash_attn", "contiguous")
-striped = partial(_attend, "ring_flash_attn", "striped")
-ring_triton = partial(_attend, "ring_flash_attn_cuda", "contiguous")
-striped_triton = partial(_attend, "ring_flash_attn_cuda", "striped")
+ring = partial(_attend, "contiguous")
+striped = partial(_attend, "striped")

@@ -32,7 +32,7 @@ inputs | | distribution of q, k, v and dout
 inputs_options | | settings of the distribution
 dtype | | dtype of q, k, v, dout, out and the gradients; float8_*: of the inputs alone, the others are bfloat16
 world | | where the ranks are: simulated (one process) or processes
-sums | | in which order ranks that share a GPU add: ring, tree, rank_order; null: they share none
+sums | | in which order ranks that share a GPU add: ring, as NCCL's; null: they share none
 world_size | ranks | number of ranks
 sharding | | which tokens a rank has: contiguous, zigzag, striped, or how many each has (40+20+36)
 seed | | seed of the inputs

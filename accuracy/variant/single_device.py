@@ -3,23 +3,21 @@
 from torch import Tensor
 
 from accuracy.variant.base import Rank, Schedule
-from accuracy.world.base import Results
+from accuracy.world.base import Tensors
 
 
 class SingleDevice(Schedule):
     """Merges nothing, sends nothing."""
 
-    async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Results:
+    async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """See `Schedule.forward`; q may have another number of tokens than k and v."""
         out, lse = rank.attend_rows(q, k, v)
-        return out.to(rank.dtype), None if lse is None else lse.to(rank.lse_dtype)
+        return out.to(rank.dtype), lse.to(rank.lse_dtype)
 
     async def backward(
-        self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None
-    ) -> Results:
-        """See `Schedule.backward`; lse None: of a kernel that has no backward."""
-        if lse is None:
-            return None, None, None
+        self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+    ) -> Tensors:
+        """See `Schedule.backward`."""
         dq, dk, dv = rank.differentiate_rows(dout, q, k, v, out, lse)
         return dq.to(rank.dtype), dk.to(rank.dtype), dv.to(rank.dtype)
 

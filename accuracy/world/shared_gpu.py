@@ -3,7 +3,7 @@
 Importing this module registers it: `dist.init_process_group("shared_gpu")`. It carries CUDA and CPU tensors, of one
 kind in a transfer. Bytes travel over gloo, or, where they are many, are read out of the sender's memory on the GPU
 (`accuracy.world.staged`), so that moving data is exact in every dtype. The receiving rank adds, on the tensors' own
-device, in an order that is stated (`accuracy.world.sums`).
+device, in the order of NCCL's ring (`accuracy.world.sums`).
 
 Every operation starts at once and ends in `wait()`, which writes to the outputs on the stream that is current then, as
 NCCL makes that stream wait. What has been given to `send` must not change before that: over NCCL either bytes may be
@@ -134,10 +134,9 @@ class SharedGpuGroup(_Group):
 
     def reduce(self, tensors: Sequence[Tensor], opts: Any) -> Work:
         """Put all ranks' sum in the place of the root's tensors."""
-        order, operation, root = sums.present(), sums.operation_of(opts), opts.rootRank
+        operation, root = sums.operation_of(opts), opts.rootRank
         finishes = [
-            self._to_root(x, [x] * self._size, root, partial(self._write_sum, x, root, order, operation))
-            for x in tensors
+            self._to_root(x, [x] * self._size, root, partial(self._write_sum, x, root, operation)) for x in tensors
         ]
         return self._all(finishes, tensors)
 
@@ -179,23 +178,23 @@ class SharedGpuGroup(_Group):
         return self._exchange(gives, outputs, partial(staged.write_each, outputs))
 
     def _scatter_sum(self, output: Tensor, given: Sequence[Tensor], opts: Any) -> Callable[[], object]:
-        write = partial(self._write_sum, output, self._rank, sums.present(), sums.operation_of(opts))
+        write = partial(self._write_sum, output, self._rank, sums.operation_of(opts))
         return self._exchange(staged.copies(given, self._opened), [output] * self._size, write)
 
     def _sum_of_all(self, x: Tensor, opts: Any) -> Callable[[], object]:
-        order, operation = sums.present(), sums.operation_of(opts)
+        operation = sums.operation_of(opts)
 
         def write(received: Sequence[Tensor]) -> None:
             parts = [each.flatten() for each in staged.typed_each(received, x)]
             length = max(1, -(-x.numel() // self._size))
             pieces = zip(*(part.split(length) for part in parts), strict=True)
-            summed = [sums.total(piece, owner, order, operation) for owner, piece in enumerate(pieces)]
+            summed = [sums.total(piece, owner, operation) for owner, piece in enumerate(pieces)]
             x.data.copy_(torch.cat(summed).view(x.shape))
 
         return self._exchange(staged.copies([x], self._opened) * self._size, [x] * self._size, write)
 
-    def _write_sum(self, output: Tensor, owner: int, order: str, operation: str, received: Sequence[Tensor]) -> None:
-        output.data.copy_(sums.total(staged.typed_each(received, output), owner, order, operation))
+    def _write_sum(self, output: Tensor, owner: int, operation: str, received: Sequence[Tensor]) -> None:
+        output.data.copy_(sums.total(staged.typed_each(received, output), owner, operation))
 
     def _to_root(
         self, mine: Tensor, takes: Sequence[Tensor], root: int, write: Callable[[Sequence[Tensor]], object]

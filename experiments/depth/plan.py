@@ -20,7 +20,6 @@ from accuracy.core.errors import ConfigError, one_line
 from accuracy.core.sharding import lengths_of
 from accuracy.execute.plan import plan
 from accuracy.execute.settle import read_settled
-from accuracy.kernel.base import kernel_of
 from accuracy.measurement.memory import bytes_needed
 from accuracy.runtime import device
 from accuracy.variant.base import schedule_of
@@ -144,8 +143,6 @@ def unsupported(case: Case, stack: Stack) -> str | None:
             return f"variant {case.variant.name} has no separate backward to put into a stack; use one with schedules"
         if not schedule.gradients:
             return f"variant {case.variant.name} gives no gradients; use one with a backward"
-    if kernel_of(case.kernel).abilities(case.device).out_only:
-        return f"kernel {case.kernel.name} returns out alone, no gradients; use another one"
     given = vars(problem) | vars(stack)
     wrong = [f"{'stack' if name in vars(stack) else 'problem'}.{name}={size}"
              for name, size in TRAINED.items() if given[name] != size]  # fmt: skip

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = ("problem.seqlen=96", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=16")
 SCHEDULES = (
     "single_device,ring,zigzag,striped,llama3,llama3_ring,llama3_zigzag,ulysses,usp,bpt,bpt_ring,split_kv,te_p2p,"
-    "te_all_gather,te_a2a,decode_context_parallel"
+    "te_all_gather,te_a2a"
 )
 LEFT_OUT = ("case_id", "experiment", "code", "reason", "seconds", "peak_bytes", "device")  # fmt: skip
 PLANTED = ",".join(f"tests.golden.ring.{name}" for name in ("wrong_scale", "doubled_gradient", "dropped_block"))

@@ -32,7 +32,6 @@ from accuracy.runtime.changes import Changes
 from accuracy.runtime.sharding import sharding_of
 from accuracy.simulate.program import Mode, Ran, build_kernel, rank_program
 from accuracy.variant.base import schedule_of
-from accuracy.world import sums
 from accuracy.world.base import Results, Tensors
 from accuracy.world.processes import ProcessesWorld, run_rank
 from accuracy.world.simulated import RankFailed
@@ -216,7 +215,6 @@ class Rank:
         place[rank] = shards
         kernel = build_kernel(case)
         program = rank_program(case, kernel, place)
-        sums.add_in(case.sums or sums.DEFAULT)
         world = ProcessesWorld(rank, case.world_size, self.ranks.data[case.world_size])
         with device.measured(case.device) as cost, device.poisoned(what == POISON):
             results = run_rank(rank_program(case, kernel, place, self._agree), world)

@@ -18,7 +18,7 @@ from torch import Tensor
 from accuracy.core.dtype import OneOf
 from accuracy.core.quantisation import FORMATS, POLICIES, Policy
 from accuracy.kernel.base import Abilities, Gradients, How, Kernel, package_missing, square
-from accuracy.kernel.lowp.operand import cast
+from accuracy.runtime.rounding import scales_of
 
 HOPPER_HEAD_DIM = 128
 """The only head dim of its backward on Hopper (cudnn_frontend/node/sdpa_fp8_bwd.h)."""
@@ -28,6 +28,7 @@ BACKWARD = (
     "scale_dK", "scale_dV", "scale_dP",
 )  # fmt: skip
 SCALARS = (1, 1, 1, 1)
+DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 Shape = tuple[int, int, int, int]  # (B, H, S, D)
 Graph = tuple[Any, dict[str, Any], list[Any]]  # the graph, its inputs by name, its outputs
 
@@ -110,9 +111,15 @@ def _graph_backward(
 
 def _operands(tensors: dict[str, Tensor], policy: Policy) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Codes (B, H, S, D), contiguous, and what each is to be multiplied by."""
-    found = {name: cast(x, policy.q, policy) for name, x in tensors.items()}
-    descales = {f"descale_{name}": float(x.scales.flatten()[0]) or 1.0 for name, x in found.items()}
-    return {name: x.codes for name, x in found.items()}, descales
+    found = {name: _cast(x.transpose(1, 2), policy) for name, x in tensors.items()}
+    return {name: codes for name, (codes, _) in found.items()}, {f"descale_{name}": x for name, (_, x) in found.items()}
+
+
+def _cast(x: Tensor, policy: Policy) -> tuple[Tensor, float]:
+    """x (B, H, S, D) in the policy's format, contiguous, and the scale of the tensor."""
+    scale = scales_of(x, FORMATS[policy.q], policy, (), x.abs().amax().float())
+    divisor = torch.where(scale == 0, 1.0, scale)
+    return (x.float() / divisor).to(DTYPES[policy.q]).contiguous(), float(divisor)
 
 
 def _scale(word: str, largest: Tensor) -> float:

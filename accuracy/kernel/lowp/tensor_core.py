@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from accuracy.core.quantisation import ELEMENTS, FLOAT32_BITS, FORMATS, STEP, Policy
-from accuracy.kernel.triton.available import one_pass
 from accuracy.runtime import rounding as casts
 from accuracy.runtime.rounding import power_of_two
 
@@ -166,8 +165,6 @@ def _cut_sum(total: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
 
 
 def _cut_each(total: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
-    if total.is_cuda and total.dtype == torch.float32 and (quick := one_pass()):
-        return quick.add_cut(total, left.values, right.values, (left.least, right.least), bits)
     for one, other in _steps(left, right):
         total = _cut_step(total, one, other, bits)
     return total

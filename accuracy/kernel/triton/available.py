@@ -21,17 +21,7 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-class InTriton(Kernel):
-    """Knobs of kernels written in Triton, which are their own kernel."""
-
-    def build(self, device: str) -> Kernel:
-        """On a CPU the interpreter is mended."""
-        if device != "cuda":
-            mend()
-        return self
-
-
-class TritonKernel(InTriton):
+class TritonKernel(Kernel):
     """The backward is two kernels, one for dq, one for dk and dv: every sum has one order. There are no knobs.
 
     fused: its backward is one kernel, whose dq is not deterministic.
@@ -53,6 +43,12 @@ class TritonKernel(InTriton):
             partial_dtypes=("float32",), head_dim_max=256, head_dim_multiple=8, deterministic=not self.fused,
             carries=hasattr(self, "carry"),
         )  # fmt: skip
+
+    def build(self, device: str) -> Kernel:
+        """On a CPU the interpreter is mended."""
+        if device != "cuda":
+            mend()
+        return self
 
     def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
         """See `flash_fold.foldable`. All: a program has one tile of one item, and no tile is cut."""
@@ -102,7 +98,7 @@ PARTS = {
 
 @cache
 def one_pass() -> ModuleType | None:
-    """The module that does in one pass over memory what torch does in several; None where there is no triton."""
+    """The module that merges in one pass over memory where torch takes several; None where there is no triton."""
     try:
         from accuracy.kernel.triton import one_pass
     except ImportError:

@@ -19,8 +19,7 @@ VARIANTS = [name for name in packages() if name != "callable"]
 WORDS = (*TINY, *WORLD, "device=cpu", "kernel=eager", "dtype=float32", "world_size=4")
 INSTEAD = {  # 2 key/value heads on 4 ranks; few tokens
     "yunchang_ulysses": "multiples", "transformer_engine_a2a": "multiples", "torch_flex": "multiples of 128 tokens",
-    "torch_context_parallel_public": "CUDA", "ring_attention_pytorch_ring_triton": "CUDA",
-    "ring_attention_pytorch_striped_triton": "CUDA",
+    "torch_context_parallel_public": "CUDA",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from tests.measuring import measure
 @pytest.mark.parametrize(("a", "b"), [
     ("decode", "chunked_prefill/chunk:1"), ("chunked_prefill/chunk:96", "single_device@1"),
     ("prefix_cache/prefix:48", "chunked_prefill/chunk:48"), ("decode/page:96", "decode"),
-    ("decode_context_parallel@1", "single_device@1"), ("split_kv/splits:1@1", "single_device@1"),
+    ("split_kv/splits:1@1", "single_device@1"),
     ("prefix_cache/prefix:48/wire:float8_e5m2", "chunked_prefill/chunk:48/wire:float8_e5m2"),
 ])  # fmt: skip
 def test_paths_of_the_same_kernel_calls_are_equal(a: str, b: str) -> None:

@@ -46,7 +46,6 @@ MISTAKES = {  # words, and what the line must contain
     "seed=${nope}": ("'nope' not found",),
     # what does not go together
     "world=processes world_size=4096 problem.seqlen=8192": ("world=processes has 64 ranks here", "not 4096"),
-    "world=processes world.processes.sums=tree world.processes.share_gpu=false": ("sums=tree, but share_gpu=false",),
     "workers=2 world=processes": ("workers=2, but world=processes takes the GPUs for the ranks", "use workers=auto"),
     "+also.real.world={processes:{}}": ("allowed: {simulated: {}}, where the main grid has world=processes",),
     "problem.window=4 problem.seqlen_q=8 problem.mask=causal_top_left variant=single_device": (

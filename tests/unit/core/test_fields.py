@@ -56,7 +56,7 @@ TWO = {  # words with which a run plans two cases that differ in that field alon
 BY_HAND: dict[str, Callable[[Case], Case]] = {  # what a command line chooses only with something else
     "kernel": lambda case: replace(case, kernel=replace(case.kernel, name="own")),
     "inputs": lambda case: replace(case, inputs=replace(case.inputs, name="own")),
-    "sums": lambda case: replace(case, sums="tree"),
+    "sums": lambda case: replace(case, sums="ring"),
     "attn_mask": lambda case: replace(case, problem=replace(case.problem, attn_mask="given:1")),
     "sharding": lambda case: replace(case, variant=replace(case.variant, sharding="striped")),
     "device": lambda case: replace(case, device="cuda"),

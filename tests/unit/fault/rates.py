@@ -10,11 +10,10 @@ from accuracy.verdict.inside import is_healthy
 from accuracy.verdict.label import BIASED, EXCESS_ROUNDING, NOT_MEASURED, ROUNDING
 from accuracy.verdict.proof import causes
 
-ROUND_MORE = {"llama3": "dk dv", "double_ring": "dq dk dv", "te_all_gather": "dk dv", "te_p2p": "out delta dq dk dv",
-              "decode_context_parallel": "out delta"}  # fmt: skip
+ROUND_MORE = {"llama3": "dk dv", "double_ring": "dq dk dv", "te_all_gather": "dk dv", "te_p2p": "out delta dq dk dv"}
 """No alarm: in the inputs' dtype llama3's reduce-scatter adds hop by hop, LoongTrain's double ring its windows'
-gradients, TransformerEngine's ring all that it keeps, decode context parallelism its weighted partials; the verdict
-says that they round more, and where the answer is 1 that such a sum is too small: below 1 numbers are closer."""
+gradients, TransformerEngine's ring all that it keeps; the verdict says that they round more, and where the answer is 1
+that such a sum is too small: below 1 numbers are closer."""
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,6 @@ def test_a_planted_place_is_named_and_the_decoy_is_not_and_of_two_both_are_neede
     ("options.splits", "split_kv/splits:3+eager", "split_kv/splits:4+eager"),
     ("forward.ring_direction", "ring@4+eager", "ring/ring_direction:previous/merge:sigmoid@4+eager"),
     ("forward.merge", "ring@4+eager", "ring/merge:logsumexp@4+eager"),
-    ("options.reduce_dtype", "decode_context_parallel@2+eager",
-     "decode_context_parallel/reduce_dtype:accumulate@2+eager"),
     ("kernel", "eager", "torch_math"), ("schedule", "single_device+eager", "ring@4+eager"),
     ("kernel.probability_dtype", "eager", "single_device+eager/probability_dtype:accumulate"),
 ])  # fmt: skip
