@@ -33,7 +33,7 @@ class Field:
     name: of the column. role: what the setting belongs to. type: of the column, as pyarrow names it. word: its name on
     the command line, with {columns} of its row; "" where it has none. knobs: whether the value is text of several,
     `key_chunk=64,query_chunk=128`. default: the value that labels and command lines omit, or what returns that of a
-    row. said: what the command line says in place of a value. within: the column whose text also says this field,
+    row. written: what the command line has in place of the value. within: the column whose text also says this field,
     where it has no column of its own.
     """
 
@@ -44,7 +44,7 @@ class Field:
     word: str = ""
     knobs: bool = False
     default: Any = NOTHING
-    said: str = ""
+    written: str = ""
     within: str = ""
 
     def is_default(self, row: Row) -> bool:
@@ -65,7 +65,7 @@ class Field:
         word = self.word.format_map(row)
         if self.knobs:
             return [f"{word}.{knob}" for knob in _knobs(str(value))]
-        first, *settings = str(value).split(",") if self.name in _SHARED else [self.said or _text(value)]
+        first, *settings = str(value).split(",") if self.name in _SHARED else [self.written or _text(value)]
         return [f"{word}={first}", *(f"{self.role}.{setting}" for setting in settings)]
 
     def label(self, row: Row) -> str:
@@ -143,7 +143,7 @@ FIELDS = (
     _options("inputs_options", INPUTS, "inputs.{inputs}", lambda case: case.inputs.options_text),
     Field("dtype", DTYPE, lambda case: case.said_dtype, word="dtype"),
     Field("world", WORLD, lambda case: case.world, word="world", default="simulated"),
-    Field("sums", WORLD, lambda case: case.sums, word="world.processes.share_gpu", default="", said="true"),
+    Field("sums", WORLD, lambda case: case.sums, word="world.processes.share_gpu", default="", written="true"),
     Field("world_size", WORLD_SIZE, lambda case: case.world_size, "int32", "world_size"),
     Field("sharding", VARIANT, lambda case: case.variant.sharding),
     Field("seed", SEED, lambda case: case.seed, "int64", "seed"),
