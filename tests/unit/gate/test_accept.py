@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from accuracy.cli import check
+from accuracy.core import paths
 from accuracy.results import storage
 from accuracy.results.run_table import read_baseline
 from tests.command_line import line_of
@@ -96,7 +97,8 @@ def test_a_baseline_is_replaced_as_a_whole_and_with_a_reason_only(
     def stopped(*given: object) -> None:
         raise KeyboardInterrupt
 
-    for module, name in ((storage, f"write_{name}") for name in ("table", "json", "sums")):
+    (TARGET.parent / f".{TARGET.name}.4711").mkdir()  # of a command that was killed
+    for module, name in (*((storage, f"write_{name}") for name in ("table", "json", "sums")), (paths, "_exchange")):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, stopped)
             with pytest.raises(KeyboardInterrupt):
