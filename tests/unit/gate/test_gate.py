@@ -103,8 +103,9 @@ def test_two_noisy_seeds_are_undecided_and_a_second_look_with_fresh_ones_decides
     small = MadeUp(variants=("single_device", "ring"), sizes=(4,), spread=0.02)
     first = small.but(luck=1, seeds=(100, 101), worse=ring_dq(1.17))
     noisy = write_baseline(tmp_path / "noisy", small)
-    answer = gate(first, against=noisy)
+    answer = gate(first, "--out", str(tmp_path / "out"), against=noisy)
     assert (answer.status, "1 undecided" in answer.out) == (3, True), answer.out
+    assert '"label": "undecided"' in (tmp_path / "out" / "check.json").read_text()  # the action looks for it
     assert "the same run with seed=[102,103], then --second" in answer.out
     again = first.but(seeds=range(200, 216), luck=5)
     for second, status in ((first, 2), (again, 1), (again.but(worse=ring_dq(1)), 0)):
