@@ -29,6 +29,11 @@ def python(*words: str, folder: Path | None = None, **variables: str) -> "subpro
     return ended(start(*words, folder=folder, **variables))
 
 
+def git(folder: Path, *words: str) -> str:
+    own = ("git", "-c", "user.name=me", "-c", "user.email=me@localhost")
+    return subprocess.run([*own, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
 def free_port() -> str:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return str(server.getsockname()[1])

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -43,21 +42,8 @@ def report(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def drifted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ring and zigzag beside one device: ring's out is equal, zigzag's dv beyond the limit, all else half of it."""
-
-    def beside(rows: pd.DataFrame) -> pd.DataFrame:
-        far = (rows["variant"] == "zigzag") & (rows["tensor"] == "dv")
-        equal = (rows["variant"] == "ring") & (rows["tensor"] == "out")
-        pair = rows["tensor"].notna() & rows["tensor"].ne("delta") & rows["variant"].ne("single_device")
-        rows = rows.assign(
-            against=rows["variant"].map(lambda name: "" if name == "single_device" else "single_device@1+torch_flash"),
-            drift_differ=np.where(pair, np.where(equal, 0, 9), np.nan), drift_rel=np.where(far, 3e-3, 1e-3),
-            drift_limit=2e-3, drift_expected=1e-3, drift_nearer=np.where(far, 9.0, 0.0),
-        )  # fmt: skip
-        return rows.astype({"drift_differ": "Int64"})
-
     made = tmp_path_factory.mktemp("drift")
-    run_of(made, shape(world_sizes=(4,)), beside)
+    run_of(made, shape(world_sizes=(4,)), tables.drifted)
     return write_report(made).path
 
 

@@ -1,25 +1,28 @@
-import json
+"""The action, the workflows and the Dockerfile: their schemas, and what each shell step does with what it is given."""
+
+import os
 import re
-import shutil
+import shlex
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import check_jsonschema
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+import yaml
 from click.testing import CliRunner
 
-from accuracy.cli import publish
-from accuracy.results import storage, table
-from tests.slow.ci.runner import ACTION, BY_HAND, PULL, ROOT, Runner, git, read, repository
+from tests.command_line import CommandLine
 
-pytestmark = pytest.mark.xdist_group("ci")
+ROOT = Path(__file__).parents[3]
+ACTION = ROOT / ".github" / "actions" / "gate" / "action.yml"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 EXAMPLES = sorted((ROOT / "examples" / "workflows").glob("*.yml"))
-CPU = ROOT / "examples" / "workflows" / "accuracy.yml"
-SMALL = ("device=cpu dtype=bfloat16 problem.seqlen=64 problem.heads=2 problem.heads_kv=2 problem.head_dim=16 "
-         "report=false")  # fmt: skip
+
+
+def read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(path.read_text())
+    return content
 
 
 def test_workflows_action_and_examples_fit_their_schemas_and_name_inputs_that_the_action_has(tmp_path: Path) -> None:
@@ -29,7 +32,7 @@ def test_workflows_action_and_examples_fit_their_schemas_and_name_inputs_that_th
 
     assert complaints("vendor.github-actions", ACTION) == ""
     assert complaints("vendor.github-workflows", *WORKFLOWS, *EXAMPLES) == ""
-    (tmp_path / "wrong.yml").write_text(CPU.read_text().replace("runs-on:", "runs_on:"))
+    (tmp_path / "wrong.yml").write_text(EXAMPLES[0].read_text().replace("runs-on:", "runs_on:"))
     assert "runs_on" in complaints("vendor.github-workflows", tmp_path / "wrong.yml")
     for path in (*WORKFLOWS, *EXAMPLES):
         for steps in (job["steps"] for job in read(path)["jobs"].values()):
@@ -47,149 +50,98 @@ def test_no_input_is_pasted_into_a_script() -> None:
     assert not [script for script in scripts if "${{" in script]
 
 
-FUNCTION = """
-from torch.nn.functional import scaled_dot_product_attention
-
-def my_attention(q, k, v, *, causal, softmax_scale{group}):
-    dtype = q.dtype
-    q, k, v = (x.transpose(1, 2).float() for x in (q, k, v))
-    out = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True)
-    return out.transpose(1, 2).to(dtype)
+COMMANDS = """
+accuracy() { echo "accuracy $*" >> called; test "$1" != check || return 3; }
+gh() { case "$*" in *--paginate*) cat own ;; *) echo "gh $*" >> called; test ! -e read-only-token ;; esac; }
 """
+FORK = {"HEAD": "stranger/mine", "HERE": "me/mine", "FORKS": "false"}
+CHECK = {"MEASURE": "variant=ring seed=[0,1]", "OUT": "out", "SECOND": "[8,9]", "CHECK": "--part"}
+CHECKED = "accuracy check out/run --out out --baseline folder --part"
+COMMENT = {"OUT": "out", "REPOSITORY": "me/mine", "NUMBER": "7"}
+STEPS: list[tuple[str, dict[str, str], int, list[str], str]] = [  # environment, status, what was called, what is told
+    ("guard", FORK, 3, [], "::error::not measured: this pull request is from a fork (stranger/mine)"),
+    ("guard", {**FORK, "FORKS": "true"}, 0, [], ""),
+    ("guard", {**FORK, "HEAD": "me/mine"}, 0, [], ""),
+    ("measure", {**CHECK, "BASELINE": "none"}, 0, ["accuracy variant=ring seed=[0,1] output_dir=out/run"], ""),
+    ("measure", {**CHECK, "BASELINE": "own"}, 2, [], "::error::baseline own is no folder"),
+    ("gate", {**CHECK, "BASELINE": "none", "SECOND": ""}, 0, ["accuracy check out/run --out out"], "status=3"),
+    ("gate", {**CHECK, "BASELINE": "folder"}, 0,
+     [CHECKED, "accuracy variant=ring seed=[0,1] seed=[8,9] output_dir=out/second", f"{CHECKED} --second out/second"],
+     "status=3"),
+    ("summary", {"BASELINE": "none", "OUT": "out"}, 0, [], "accuracy accept out/run --to none, and commit none"),
+    ("summary", {"BASELINE": "folder", "OUT": "out"}, 0, [], "## a summary"),
+    ("comment", COMMENT, 0, ["gh api --silent -X PATCH repos/me/mine/issues/comments/41 -F body=@out/marked.md"], ""),
+    ("outcome", {"STATUS": "3"}, 3, [], ""),
+]  # fmt: skip
 
 
-def smaller(path: Path, *changes: tuple[str, str]) -> dict[str, str]:
-    """The example's environment, in which MEASURE says something else."""
-    measure = read(path)["env"]["MEASURE"]
-    for before, after in changes:
-        assert before in measure
-        measure = measure.replace(before, after)
-    return {"MEASURE": measure}
+def step(name: str, folder: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """As `shell: bash` means it by GitHub's documentation, with functions in place of `accuracy` and `gh`."""
+    (script,) = (each["run"] for each in read(ACTION)["runs"]["steps"] if each["name"] == name)
+    written = {f"GITHUB_{each}": str(folder / "written") for each in ("OUTPUT", "PATH", "STEP_SUMMARY")}
+    words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", COMMANDS + script]
+    return subprocess.run(words, cwd=folder, env=os.environ | written | variables, capture_output=True, text=True)
 
 
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runner]:
-    """A repository of somebody's with the example for a CPU, of fewer tokens: a baseline that is measured by hand and
-    merged, a pull request that makes it worse, and one whose run is the baseline's."""
-    folder = tmp_path_factory.mktemp("theirs")
-    (folder / "comments.json").write_text(json.dumps([{"id": 1, "body": "another bot's"}]))
-    (folder / "my_package.py").write_text(FUNCTION.format(group=""))
-    repository(folder)
-    runs = {}
-    for name in ("renew", "worse"):
-        code = FUNCTION.format(group="").replace("float()", f"{'bfloat16' if name == 'worse' else 'float'}()")
-        (folder / "my_package.py").write_text(code)
-        changes = ("256", "64"), ("name=", "name=" if name == "renew" else "report=false name=")
-        runs[name] = Runner(folder, github=BY_HAND if name == "renew" else PULL, env=smaller(CPU, *changes))
-        runs[name].outcome = runs[name].job(CPU, "renew" if name == "renew" else "gate")
-        runs[name].summary = (folder / "github_summary").read_text()
-        (folder / "github_summary").unlink()
-        shutil.move(folder / "accuracy-gate", folder / name)
-    runs["same"] = Runner(folder, runs["worse"].inputs | {"out": "renew"}, PULL)
-    runs["same"].outcome = runs["same"].run("gate")
-    return runs
+@pytest.mark.parametrize(("name", "variables", "status", "called", "told"), STEPS)
+def test_a_step_calls_what_it_must_and_says_how_it_ended(
+    name: str, variables: dict[str, str], status: int, called: list[str], told: str, tmp_path: Path
+) -> None:
+    """Its words are no patterns of file names, the undecided get their second look, a comment of ours is replaced."""
+    for each in ("out", "folder"):
+        (tmp_path / each).mkdir()
+    content = {"seed=0": "", "out/check.json": '"label": "undecided"', "out/summary.md": "## a summary", "own": "41\n",
+               "out/comment.md": "worse"}  # fmt: skip
+    for path, text in content.items():
+        (tmp_path / path).write_text(text)
+    done = step(name, tmp_path, **variables)
+    lines, written = (tmp_path / each for each in ("called", "written"))
+    assert done.returncode == status, done.stderr
+    assert (lines.read_text().splitlines() if lines.exists() else []) == called
+    assert told in done.stdout + (written.read_text() if written.exists() else "")
 
 
-def test_a_job_installs_in_an_environment_of_its_own_and_the_runner_s_torch_stays(story: dict[str, Runner]) -> None:
-    worse = story["worse"]
-    assert {path.name for path in (worse.folder / "worse").iterdir()} >= {"check.json", "junit.xml", "compare.html"}
-    temporary = worse.folder / "temporary"
-    own = temporary / "accuracy-venv"
-    asked = (worse.folder / "pip").read_text().splitlines()
-    assert {"-m pip install torch --index-url https://download.pytorch.org/whl/cpu", "-m pip install ."} <= {*asked}
-    assert f"-m pip install --quiet --constraint {own}/torch.txt {ACTION.parent}/../../.." in asked
+def test_a_comment_that_is_not_there_yet_is_made_and_one_that_may_not_be_written_fails_nothing(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    for name, text in (("out/comment.md", "worse"), ("own", ""), ("read-only-token", "")):
+        (tmp_path / name).write_text(text)
+    done = step("comment", tmp_path, **COMMENT)
+    assert (done.returncode, "::notice::no comment: the token may not write" in done.stdout) == (0, True)
+    assert "gh api --silent repos/me/mine/issues/7/comments -F" in (tmp_path / "called").read_text()
+    assert (tmp_path / "out" / "marked.md").read_text() == "<!-- accuracy-check of out -->\nworse"
+
+
+def test_the_package_is_installed_in_an_environment_of_its_own_and_the_runner_s_torch_stays(tmp_path: Path) -> None:
+    """A `python` that makes hollow environments and only writes down what pip was asked."""
+    python, own = tmp_path / "bin" / "python", tmp_path / "accuracy-venv"
+    python.parent.mkdir()
+    python.write_text(f"""#!/bin/sh
+case "$1 $2" in
+"-m venv") mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;;
+"-m pip") echo "$@" >> "{tmp_path}/called"; if [ "$3" = list ]; then echo "torch==2.13.0"; fi ;;
+"-c import site"*) echo "{tmp_path}" ;;
+*) echo /usr/lib/site-packages ;;
+esac
+""")
+    python.chmod(0o755)
+    path = f"{python.parent}:{os.environ['PATH']}"
+    done = step("install", tmp_path, PATH=path, RUNNER_TEMP=str(tmp_path), GITHUB_ACTION_PATH="/a/b/c/d")
+    assert done.returncode == 0, done.stderr
+    asked = (tmp_path / "called").read_text().splitlines()
+    assert asked[-1] == f"-m pip install --quiet --constraint {own}/torch.txt /a/b/c/d/../../.."
     assert (own / "torch.txt").read_text() == "torch==2.13.0\n"
-    assert (temporary / "runner.pth").read_text().strip()
-    assert (worse.folder / "github_path").read_text().splitlines()[0] == f"{own}/bin"
+    assert (tmp_path / "runner.pth").read_text() == "/usr/lib/site-packages\n"
+    assert (tmp_path / "written").read_text() == f"{own}/bin\n"
 
 
-def test_a_baseline_of_24_seeds_is_measured_by_hand_and_offered_as_a_pull_request(story: dict[str, Runner]) -> None:
-    renewed = story["renew"]
-    assert renewed.outcome == 0, renewed.said
-    assert "24 seeds in each of" in renewed.said
-    offered = json.loads((renewed.folder / "pulls.json").read_text())
-    assert offered[:2] == ["--head", "accuracy-baseline-5"]
-    assert ": torch was upgraded (" in offered[-1]
-    files = git(renewed.folder, "diff", "--name-only", "main", "origin/accuracy-baseline-5").split()
-    assert {Path(each).name for each in files} >= {"results.parquet", "run.json", "SHA256SUMS", "history.jsonl"}
-    assert not [each for each in files if not each.startswith("accuracy-baseline/my_attention/") or "report" in each]
-
-
-def test_a_pull_request_that_is_worse_fails_and_one_that_is_not_passes(story: dict[str, Runner]) -> None:
-    """Against the baseline's name and commit, which the header says."""
-    worse, same = story["worse"], story["same"]
-    assert (worse.outcome, "regression" in worse.summary, "no baseline yet" in worse.summary) == (1, True, False)
-    assert same.outcome == 0, same.said
-    commit = git(same.folder, "rev-parse", "main")[:12]
-    (said,) = re.findall(r"against: (accuracy-baseline/my_attention)/\S+ \(commit (\w+), same", same.said)
-    assert said == ("accuracy-baseline/my_attention", commit)
-
-
-def test_without_a_baseline_the_job_is_green_and_says_how_to_accept_its_result(tmp_path: Path) -> None:
-    """The example for a GPU at its first attempt; on a CPU, and smaller: all else is as it stands."""
-    path = ROOT / "examples" / "workflows" / "accuracy-gpu.yml"
-    (tmp_path / "my_package.py").write_text(FUNCTION.format(group=", group=None"))
-    env = smaller(path, ("cuda", "cpu report=false"), ("4096", "64"), ("[1,2,4]", "1"))
-    runner = Runner(tmp_path, github=PULL, env=env)
-    assert runner.job(path, "gate") == 0, runner.said
-    assert " passed, 0 failed" in runner.said
-    said = "then: accuracy accept accuracy-gate/run --to accuracy-baseline"
-    assert (said in runner.said, said in (tmp_path / "github_summary").read_text()) == (True, True)
-
-
-def test_the_pull_request_has_one_comment_of_each_gate_and_no_other_is_touched(tmp_path: Path) -> None:
-    (tmp_path / "comments.json").write_text(json.dumps([{"id": 1, "body": "another bot's"}]))
-    for name, text in (("worse", "1"), ("mended", "2"), ("worse", "3")):
-        (tmp_path / name).mkdir(exist_ok=True)
-        (tmp_path / name / "comment.md").write_text(text)
-        again = Runner(tmp_path, {"measure": "", "install": "false", "comment": "true", "out": name}, PULL)
-        assert again.run("comment") == 0
-    assert [each["body"].splitlines() for each in json.loads((tmp_path / "comments.json").read_text())] == [
-        ["another bot's"], ["<!-- accuracy-check of worse -->", "3"], ["<!-- accuracy-check of mended -->", "2"],
-    ]  # fmt: skip
-    (tmp_path / "read-only-token").touch()
-    assert again.run("comment") == 0
-    assert "::notice::no comment: the token may not write" in again.said
-
-
-def test_the_code_of_a_fork_is_not_run_unless_asked_for_and_a_mistake_fails_at_the_measuring(tmp_path: Path) -> None:
-    fork = PULL | {"event.pull_request.head.repo.full_name": "stranger/mine"}
-    runner = Runner(tmp_path, {"measure": "variant=ring"}, fork)
-    assert runner.run() == 3
-    assert "not measured: this pull request is from a fork (stranger/mine)" in runner.said
-    assert set(runner.gone) == {"guard", "summary"}
-    trusted = Runner(tmp_path, {"measure": "variant=rng", "install": "false", "forks": "true"}, fork)
-    assert trusted.run() in (1, 2)
-    assert "did you mean ring?" in trusted.said
-    assert (trusted.gone["guard"], "gate" in trusted.gone) == (0, False)
-
-
-def test_every_line_that_a_docker_build_runs_runs_and_installs_what_the_tests_run_with(tmp_path: Path) -> None:
+def test_what_the_examples_and_the_docker_build_ask_for_is_a_plan(accuracy: CommandLine) -> None:
+    (accuracy.folder / "my_package.py").write_text("def my_attention(q, k, v, causal, softmax_scale, group=None): ...")
+    accuracy.monkeypatch.syspath_prepend(accuracy.folder)
     text = (ROOT / "Dockerfile").read_text()
-    lines, runner = re.findall(r"^RUN (.+)$", text, re.MULTILINE), Runner(tmp_path)
-    assert [runner.shell(line) for line in lines] == [0] * len(lines), runner.said
-    (installed,) = (tmp_path / "pip").read_text().splitlines()
+    installed, *commands = re.findall(r"^RUN (.+)$", text, re.MULTILINE)
     assert installed.endswith(" --constraint constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu .")
-    assert (ROOT / "constraints.txt").is_file()
-    assert "(nothing written)" in runner.said
-    assert runner.shell("accuracy experiment=dmo dry_run=true") == 2  # a line that cannot run is seen
-
-
-@pytest.mark.stress
-def test_the_undecided_get_their_second_look(tmp_path: Path) -> None:
-    """One seed on either side cannot be told apart; the second look's seeds can."""
-    measure = f"variant=[single_device,ring] world_size=[1,2] seed=0 {SMALL}"
-    first = Runner(tmp_path, {"measure": measure, "out": "first"})
-    assert first.run() == 0, first.said
-    publish.publish(tmp_path / "first" / "run", tmp_path / "reports", every_digit=True)
-    (path,) = tmp_path.glob("reports/*/*/results.parquet")
-    rows = table.read_results(path.parent)  # a baseline with smaller errors, so that the run is the worse one
-    rows["error_rel"] /= np.where(rows["variant"] == "ring", 1.1, 1.0)
-    for ratio, below in (("x_single_device", "single_device_rel"), ("x_floor", "floor_rel")):
-        rows[ratio] = np.where(rows[below] > 0, rows["error_rel"] / rows[below], rows[ratio])
-    pq.write_table(pa.Table.from_pandas(rows, table.RESULTS_SCHEMA, preserve_index=False), path)
-    storage.write_sums(path.parent)
-    runner = Runner(tmp_path, {"measure": measure, "baseline": "reports/adhoc", "second-look": "[8,9,10,11]"})
-    assert str(runner.run()) == runner.outputs["status"]
-    assert "after two looks" in runner.said
-    assert (tmp_path / "accuracy-gate" / "second" / "run.json").exists()
+    asked = [shlex.split(each) for each in " ".join(commands).split(" && ")]
+    asked += [["accuracy", *read(path)["env"]["MEASURE"].replace("cuda", "cpu").split()] for path in EXAMPLES]
+    assert len(asked) == 4
+    for name, *words in asked:
+        assert (name, accuracy(*words, *(["dry_run=true"] if "=" in words[0] else [])).status) == ("accuracy", 0), words

@@ -4,59 +4,21 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
-from accuracy.core.errors import ConfigError
 from accuracy.execute import folder as folders
 from accuracy.results import table
 from tests.command_line import SHORT, CommandLine
-from tests.measuring import numbers
 
 WORDS = (*SHORT, "seed=[0,1]", "output_dir=run")
-
-
-def flipped(path: Path, other: Path) -> None:
-    """In a page of numbers, which has a checksum; of headers and the footer not every byte is guarded."""
-    column = pq.read_metadata(path).row_group(0).column(table.RESULTS_SCHEMA.get_field_index("error_rel"))
-    content = bytearray(path.read_bytes())
-    content[column.data_page_offset + column.total_compressed_size - 1] ^= 16
-    path.write_bytes(content)
-
-
-DAMAGES: dict[str, Callable[[Path, Path], object]] = {
-    "cut off": lambda path, other: path.write_bytes(path.read_bytes()[:900]),
-    "no rows": lambda path, other: pq.write_table(table.RESULTS_SCHEMA.empty_table(), path),
-    "no status": lambda path, other: pd.read_parquet(path).assign(status=None).to_parquet(path),
-    "no code": lambda path, other: pd.read_parquet(path).assign(code=None).to_parquet(path),
-    "another case's": lambda path, other: shutil.copy(other, path),
-    "a bit flipped": flipped,
-}
 
 
 @pytest.fixture
 def finished(accuracy: CommandLine) -> CommandLine:
     assert accuracy(*WORDS).status == 0
     return accuracy
-
-
-def test_a_damaged_file_is_measured_again_and_nothing_else_is(finished: CommandLine) -> None:
-    run = finished.folder / "run"
-    before = numbers(run)
-    path, other = sorted((run / "results").glob("*.parquet"))
-    for name, damage in DAMAGES.items():
-        damage(path, other)
-        answer = finished(*WORDS)
-        assert answer.status == 0, (name, answer.err)
-        assert "1 measured, 0 unsupported, 0 failed, 1 found done" in answer.out, name
-        pd.testing.assert_frame_equal(numbers(run), before)
-    DAMAGES["cut off"](path, path)
-    with pytest.raises(ConfigError, match=r"has a damaged file \(.*\); repeat the run's command, which measures such"):
-        table.read_results(run)
 
 
 def test_a_run_json_that_is_damaged_or_of_another_setting_is_refused_in_one_line(finished: CommandLine) -> None:

@@ -15,7 +15,7 @@ from accuracy.results import storage, table
 from tests import planting, processes
 from tests.command_line import SHORT, TINY, Answer, CommandLine, finish, start
 from tests.measuring import composed, numbers
-from tests.slow.ci.runner import git
+from tests.processes import git
 
 NO_NUMBERS = ("report=false", "dry_run=true", "workers=2")
 NUMBERS = ("variant=ring", "precision.merge=double", "problem.seqlen=64", "seed=1", "name=other")

@@ -31,7 +31,7 @@ def test_a_healthy_function_is_called_healthy(name: str, few_runs_again: None) -
     assert ("computes in float32 inside" in found.sentence) == each.float32, found.sentence
 
 
-@pytest.mark.stress(1)
+@pytest.mark.stress
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_fault_is_found_in_its_tensors_with_no_wrong_cause(name: str, tmp_path: Path, few_runs_again: None) -> None:
     fault = FAULTY[name]

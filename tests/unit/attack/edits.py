@@ -57,25 +57,16 @@ def of(**where: Any) -> Mask:
 ALL_BAD = bad("dq", "dk", "dv")
 DROPPED: dict[str, Mask] = {  # rows that are not there
     "a tensor": bad("dq"),
-    "a tensor on the bad seed": bad("dv", seed=SEED),
     "the rows of all ranks": of(rank=table.ALL_RANKS),
-    "the rows of single ranks": lambda rows: rows["rank"] >= 0,
-    "the worst rank": bad("dk", rank=RANK),
     "the worst rank on 7 of 8 seeds": lambda rows: bad("dk", rank=RANK)(rows) & (rows["seed"] > 0),
     "the bad seed": of(seed=SEED),
-    "all seeds but one": lambda rows: rows["seed"] > 0,
     "a world size": of(world_size=4),
-    "a variant": of(variant="ring"),
     "single device": of(variant="single_device"),
-    "every row": lambda rows: rows.index >= 0,
 }
 MARKED: dict[str, tuple[Mask, dict[str, Any]]] = {  # rows that say something else than the run did
     "unsupported": (ALL_BAD, {"status": table.UNSUPPORTED}),
-    "of no tensor": (ALL_BAD, {"tensor": None}),
     "of another seed": (of(seed=SEED), {"seed": 1000}),
-    "of another rank": (bad("dk", rank=RANK), {"rank": 1}),
     "of another device": (ALL_BAD, {"device": "Other GPU"}),
-    "one seed of other code": (of(seed=SEED), {"code": "0ther"}),
     "of a larger problem": (lambda rows: rows.index >= 0, {"seqlen": 10**6}),
     "of another case": (ALL_BAD, {"case_id": "another"}),
     "without error": (ALL_BAD, {"error_rel": None}),
@@ -109,12 +100,9 @@ def without_case(about: Row, plan: bool) -> Row:
 
 RECORD: dict[str, Callable[[Row], Any]] = {
     "no plan": lambda about: {key: value for key, value in about.items() if key != "plan"},
-    "an empty plan": lambda about: about | {"plan": {}},
     "a plan without rows": lambda about: about | {"plan": about["plan"] | {"rows": {}}},
-    "a plan of another device": lambda about: about | {"plan": about["plan"] | {"device": "Other GPU"}},
     "the bad case not listed": lambda about: without_case(about, False),
     "the bad case not planned": lambda about: without_case(about, True),
-    "a case more": lambda about: about | {"cases": [*about["cases"], "more"]},
     "not ended": lambda about: about | {"ended": None},
     "another device": lambda about: about | {"fingerprint": about["fingerprint"] | {"device": "Other GPU"}},
 }
@@ -139,7 +127,6 @@ EDITS: dict[str, Callable[[Path], object]] = {
     **{f"record: {name}": lambda folder, change=change: on_record(folder, change) for name, change in RECORD.items()},
     "record: gone": lambda folder: (folder / "run.json").unlink(),
     "table: gone": lambda folder: (folder / FILE).unlink(),
-    "table: folder gone": lambda folder: shutil.rmtree(folder / "results"),
     "table: half of it": lambda folder: (folder / FILE).write_bytes((folder / FILE).read_bytes()[:3000]),
     "table: twice its file": lambda folder: shutil.copy(folder / FILE, folder / "results" / "more.parquet"),
 }

@@ -1,14 +1,9 @@
 """A damaged file is told in one line, or is measured again, or changes no number: never a traceback, never another
-number with exit status 0. A command that is killed at any moment loses nothing: repeated, it gives what it would have
-given undisturbed."""
+number with exit status 0."""
 
 import json
-import os
 import random
 import shutil
-import signal
-import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -174,83 +169,3 @@ def test_a_damaged_file_is_told_or_changes_no_number(
     assert status != 2 or (err.count("\n") == 1 and err[:-1].isprintable()), said
     if status == 0:
         assert look(damaged) == undamaged[name], said
-
-
-EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree", "ctypes.dlsym", "os.scandir")
-MOST_EVENTS, MOST_SECONDS = 150, 2.0
-
-
-def killed(command: Callable[[], object], folder: Path, draw: random.Random) -> None:
-    """Run a command in a forked process, which has this one's modules, and kill it: at its nth access to a file below a
-    folder, or after some time."""
-    at = draw.randrange(1, MOST_EVENTS) if draw.random() < 0.7 else None
-    deadline = time.monotonic() + (60.0 if at else draw.uniform(0, MOST_SECONDS))
-    child = os.fork()
-    if child == 0:
-        _silently(command, (str(folder), "run", "outputs"), at)  # a command may name its folder as seen from there
-    while time.monotonic() < deadline:
-        if os.waitpid(child, os.WNOHANG)[0]:
-            return
-        time.sleep(0.002)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-
-
-def _silently(command: Callable[[], object], below: tuple[str, ...], at: int | None) -> None:
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nothing, stream)
-    seen = 0
-
-    def count(event: str, given: tuple[object, ...]) -> None:
-        nonlocal seen
-        if event == "ctypes.dlsym" or (event in EVENTS and str(given[0]).startswith(below)):
-            seen += 1
-            if seen == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    if at is not None:
-        sys.addaudithook(count)
-    try:
-        command()
-    finally:
-        os._exit(0)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    """Return the content of each file by its path, but for names that begin with a dot, as those half written."""
-    found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-    return {name: path.read_bytes() for name, path in found.items() if "/." not in f"/{name}"}
-
-
-@pytest.mark.stress(3, "name")
-@pytest.mark.parametrize("seed", range(25))
-@pytest.mark.parametrize("name", ["check", "accept", "report of the run"])
-def test_a_killed_command_leaves_whole_files_and_repeated_ends_as_an_undisturbed_one(
-    name: str, seed: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A baseline is the old one or the new one, all of it; every other file for itself."""
-    if name != "report of the run":
-        monkeypatch.setattr(build, "write_report", lambda folder: None)
-    command, _ = COMMANDS[name]
-    folder, before = tmp_path / "folder", files(whole)
-    status = command(shutil.copytree(whole, folder))
-    after = files(folder)
-    assert after != before
-    shutil.rmtree(folder)
-    shutil.copytree(whole, folder)
-    killed(lambda: command(folder), folder, random.Random(f"{name} {seed}"))
-    left = files(folder)
-    assert before.keys() <= left.keys()
-    assert [path for path in left if left[path] not in (before.get(path), after.get(path))] == []
-    baselines = [{path: each[path] for path in each if path.startswith("reports")} for each in (before, after, left)]
-    assert baselines[2] in baselines[:2]
-    assert command(folder) == status
-    again = files(folder)
-    if name == "accept":  # a line more where it was killed after its end
-        reasons = [json.loads(line)["reason"] for line in again.pop(f"{BASELINE}/{accept.HISTORY}").splitlines()]
-        assert reasons == ["one", "two", "three", *["three"] * (baselines[2] == baselines[1])]
-        after = {path: after[path] for path in again}
-        assert [path.name for path in (folder / BASELINE).parent.iterdir()] == [BASELINE.name]
-        again.pop(f"{BASELINE}/log.md")
-    assert again.items() <= after.items()

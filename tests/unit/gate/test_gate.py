@@ -100,10 +100,12 @@ def test_of_several_devices_the_comparable_one_is_taken(gate: Gate, baseline: Pa
 
 def test_two_noisy_seeds_are_undecided_and_a_second_look_with_fresh_ones_decides(gate: Gate, tmp_path: Path) -> None:
     """17% up at 2% of spread: two seeds give t of about 9 and 8 degrees of freedom, between the two levels."""
-    first = MadeUp(luck=1, seeds=(100, 101), worse=ring_dq(1.17), spread=0.02)
-    noisy = write_baseline(tmp_path / "noisy", MadeUp(spread=0.02))
-    answer = gate(first, against=noisy)
+    small = MadeUp(variants=("single_device", "ring"), sizes=(4,), spread=0.02)
+    first = small.but(luck=1, seeds=(100, 101), worse=ring_dq(1.17))
+    noisy = write_baseline(tmp_path / "noisy", small)
+    answer = gate(first, "--out", str(tmp_path / "out"), against=noisy)
     assert (answer.status, "1 undecided" in answer.out) == (3, True), answer.out
+    assert '"label": "undecided"' in (tmp_path / "out" / "check.json").read_text()  # the action looks for it
     assert "the same run with seed=[102,103], then --second" in answer.out
     again = first.but(seeds=range(200, 216), luck=5)
     for second, status in ((first, 2), (again, 1), (again.but(worse=ring_dq(1)), 0)):

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from accuracy.report.folder import Run, read_folder
@@ -66,6 +67,19 @@ def no_number(rows: pd.DataFrame) -> pd.DataFrame:
 def kernels(rows: pd.DataFrame) -> pd.DataFrame:
     other = rows.assign(kernel="fused", case_id="k" + rows["case_id"].str[1:])
     return pd.concat([rows, times(other, other["tensor"] == "dk", 2.0)], ignore_index=True)
+
+
+def drifted(rows: pd.DataFrame) -> pd.DataFrame:
+    """ring and zigzag beside one device: ring's out is equal, zigzag's dv beyond the limit, all else half of it."""
+    far = (rows["variant"] == "zigzag") & (rows["tensor"] == "dv")
+    equal = (rows["variant"] == "ring") & (rows["tensor"] == "out")
+    pair = rows["tensor"].notna() & rows["tensor"].ne("delta") & rows["variant"].ne("single_device")
+    rows = rows.assign(
+        against=rows["variant"].map(lambda name: "" if name == "single_device" else "single_device@1+torch_flash"),
+        drift_differ=np.where(pair, np.where(equal, 0, 9), np.nan), drift_rel=np.where(far, 3e-3, 1e-3),
+        drift_limit=2e-3, drift_expected=1e-3, drift_nearer=np.where(far, 9.0, 0.0),
+    )  # fmt: skip
+    return rows.astype({"drift_differ": "Int64"})
 
 
 def run_of(folder: Path, table: Shape, change: Change | None = None, positions: bool = False) -> Run:

@@ -9,6 +9,7 @@ import pytest
 
 from accuracy.core import number
 from accuracy.report.about import command, reasons
+from accuracy.report.drift import drift_of
 from accuracy.report.explorer import encode_rows, preset_of
 from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import material_of, read_folder
@@ -18,6 +19,7 @@ from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.inside import MARK
 from tests.unit.report.page_check import decoded
 from tests.unit.report.synthetic import HOSTILE, Shape, identity, write_large_run, write_run
+from tests.unit.report.tables import drifted, run_of, shape
 
 
 def test_facets_go_from_coarse_to_fine_and_a_label_names_what_varies_and_only_that(folder: Path) -> None:
@@ -55,6 +57,19 @@ def test_reasons_are_grouped_with_failures_first_and_kernels_alone_are_compared_
     assert failed.command.startswith("accuracy variant=ring kernel=eager inputs=gaussian dtype=float64 world_size=32")
     assert unsupported.command == ""  # it would be unsupported again
     assert preset_of(answer_of(material_of(run)).worst)["y"] == "x_floor"
+
+
+def test_a_drift_run_shows_each_pair_s_drift_over_its_limit(tmp_path: Path) -> None:
+    drift = drift_of(run_of(tmp_path, shape(world_sizes=(4,)), drifted).results)
+    assert drift is not None
+    heads, rows = drift.table.head, {row[0].text.split(" ")[0]: row for row in drift.table.rows}
+    far, near = (dict(zip(heads, rows[name], strict=True)) for name in ("zigzag@4", "ring@4"))
+    assert len(rows) == 2
+    assert (far["dv"].text, far["dv"].kind) == ("\N{BLACK UP-POINTING TRIANGLE} 1.50", "flagged")
+    assert (far["dv"].detail, near["dv"].detail) == ("3.0e-3", "1.0e-3")
+    assert (far["out"].text, near["out"].text) == ("0.500", "equal")
+    assert far["nearer"].text == "b: dv"
+    assert drift.tiles[0].value == "1.50\N{MULTIPLICATION SIGN}"
 
 
 def test_the_command_of_a_row_has_what_is_set_and_a_shell_takes_hostile_text_as_one_word() -> None:

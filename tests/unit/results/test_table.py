@@ -1,5 +1,7 @@
 import math
 import os
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from accuracy.core.errors import ConfigError
 from accuracy.core.paths import PACKAGE
 from accuracy.report.explorer import published_positions
 from accuracy.results import storage, table
@@ -99,6 +102,39 @@ def test_what_an_interrupted_write_left_is_not_seen(tmp_path: Path, monkeypatch:
     assert set(finished(tmp_path)) == {"a"}
     assert len(table.read_results(tmp_path)) == 1
     assert len(table.read_side(tmp_path, "positions")) == 2  # positions come first: results never lack theirs
+
+
+def flipped(path: Path, other: Path) -> None:
+    """In a page of numbers, which has a checksum; of headers and the footer not every byte is guarded."""
+    column = pq.read_metadata(path).row_group(0).column(table.RESULTS_SCHEMA.get_field_index("error_rel"))
+    content = bytearray(path.read_bytes())
+    content[column.data_page_offset + column.total_compressed_size - 1] ^= 16
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path, Path], object]] = {
+    "cut off": lambda path, other: path.write_bytes(path.read_bytes()[:900]),
+    "no rows": lambda path, other: pq.write_table(table.RESULTS_SCHEMA.empty_table(), path),
+    "no status": lambda path, other: pd.read_parquet(path).assign(status=None).to_parquet(path),
+    "no code": lambda path, other: pd.read_parquet(path).assign(code=None).to_parquet(path),
+    "another case's": lambda path, other: shutil.copy(other, path),
+    "a bit flipped": flipped,
+}
+
+
+def test_a_damaged_file_is_no_finished_case_and_is_told(tmp_path: Path) -> None:
+    """So the run's command measures it again."""
+    for case_id in ("a", "b"):
+        storage.write_case(tmp_path, case_id, [row(case_id, error_rel=1 / place) for place in range(3, 9)])
+    path, other = sorted((tmp_path / "results").iterdir())
+    whole = path.read_bytes()
+    for name, damage in DAMAGES.items():
+        damage(path, other)
+        assert set(finished(tmp_path)) == {"b"}, name
+        path.write_bytes(whole)
+    DAMAGES["cut off"](path, other)
+    with pytest.raises(ConfigError, match=r"has a damaged file \(.*\); repeat the run's command, which measures such"):
+        table.read_results(tmp_path)
 
 
 def test_failed_cases_are_tried_again_and_others_are_not(tmp_path: Path) -> None:
