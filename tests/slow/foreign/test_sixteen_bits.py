@@ -17,7 +17,8 @@ import accuracy
 from accuracy.verdict.label import NONDETERMINISTIC, ROUNDING
 from tests.measuring import only_grids
 from tests.sampling import seeds
-from tests.slow.foreign.functions import eager, heads_first, visible
+from tests.slow.foreign.functions import eager
+from tests.strangers import heads_first, visible
 
 SMALL = {"seqlen": 32, "heads": 2, "heads_kv": 1, "head_dim": 16, "world_size": 1}
 CALLS = itertools.count()

@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from accuracy import assert_accurate
 from accuracy.verdict.rule import factor
 from tests.contract.variant.somebody import without_lse
-from tests.unit.api.attention import attend, inaccurate, wider
+from tests.strangers import attend, inaccurate, wider
 
 pytestmark = pytest.mark.xdist_group("measure")
 SMALL = {"seqlen": 128, "heads": 4, "heads_kv": 2, "head_dim": 16, "world_size": 1}  # none shares its work
@@ -209,7 +209,7 @@ def test_the_readme_s_example_runs_as_it_stands(pytester: pytest.Pytester) -> No
     text = (ROOT / "README.md").read_text()
     blocks = (part.partition("```")[0] for part in text.split("```python\n")[1:])
     block = next(each for each in blocks if "assert_accurate" in each)
-    package = "from tests.unit.api.attention import attention as my_attention"
+    package = "from tests.strangers import attention as my_attention"
     pytester.makepyfile(my_package=package, test_my_attention=block)
     pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest").assert_outcomes(passed=1)
 

@@ -12,7 +12,7 @@ import accuracy
 from accuracy.runtime.sharding import token_map
 from tests.slow.foreign.functions import eager
 from tests.slow.foreign.test_arithmetic import Product, attention_of, split_16, tf32, tf32_cut
-from tests.unit.api.attention import DTYPES, HEADS, attend, refused, tensors, visible, wider
+from tests.strangers import DTYPES, HEADS, attend, refused, tensors, visible, wider
 from tests.unit.bound.test_bounds import ALIKE, ORDINARY, drawn
 
 SHORT = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-18}
@@ -158,8 +158,7 @@ def largest(q: Tensor, k: Tensor, wide: torch.dtype, bias: Tensor, dims: int) ->
     """The largest scores of rows, items or all: right, and of the mistakes 'no mask', 'no cap' and 'no scale'."""
     raw = torch.einsum("bqhd,bkhd->bhqk", q.to(wide), k.repeat_interleave(HEADS // 2, 2).to(wide))
     scores = 5 * torch.tanh(raw * 0.25 / 5) + bias
-    shown = scores.masked_fill(~visible(*scores.shape[-2:], q.device), -math.inf)
-    return [x.amax({1: (0, 2, 3), 2: (2, 3), 3: 3}[dims]) for x in (shown, scores, raw, raw * 0.25)]
+    return [x.amax({1: (0, 2, 3), 2: (2, 3), 3: 3}[dims]) for x in (visible(scores), scores, raw, raw * 0.25)]
 
 
 @pytest.mark.stress(4, "dims", "dtype")

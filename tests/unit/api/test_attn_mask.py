@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
 from accuracy.live.tensor_core import rounded
-from tests.unit.api.attention import DTYPES, HEADS, attend, refused, tensors, wider
+from tests.strangers import DTYPES, HEADS, attend, refused, tensors, wider
 
 QUERIES, KEYS = 24, 40
 

@@ -16,10 +16,10 @@ from accuracy.cli.run import subcommand
 from accuracy.kernel.in_jax import exactly
 from accuracy.kernel.in_jax import missing as in_jax_missing
 from accuracy.verdict.label import BUGS
+from tests import strangers as shared
 from tests.processes import python
-from tests.unit.api import attention as shared
+from tests.strangers import attend, attention, inaccurate, refused, unmerged, wrong
 from tests.unit.api import test_from_jax as in_jax
-from tests.unit.api.attention import attend, attention, inaccurate, refused, unmerged, wrong
 
 pytestmark = pytest.mark.xdist_group("entries")
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))

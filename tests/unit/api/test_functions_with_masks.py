@@ -9,7 +9,7 @@ from torch import Tensor
 
 import accuracy
 from accuracy.verdict.label import BUGS
-from tests.unit.api.attention import attend, inaccurate
+from tests.strangers import attend, inaccurate
 
 SMALL = {"seqlen": 64, "heads": 4, "heads_kv": 2, "head_dim": 32, "progress": False}
 JUDGED = {name: value for name, value in SMALL.items() if name != "progress"}

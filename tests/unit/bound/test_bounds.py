@@ -24,7 +24,7 @@ from accuracy.kernel.in_torch import TorchFlash, TorchMath
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference, attention
 from tests.contract.reference import exact
-from tests.unit.api.attention import attend
+from tests.strangers import attend
 
 DTYPES = ("bfloat16", "float16", "float32")
 ORDINARY = ("gaussian", "heavy_channels", "outliers", "peaked", "rising_maxima", "attention_sink")

@@ -12,7 +12,7 @@ import accuracy
 from accuracy.bound import policy
 from accuracy.bound.running import bounds
 from accuracy.reference.float64 import attention
-from tests.unit.api.attention import attend
+from tests.strangers import attend
 from tests.unit.bound.test_bounds import HOW, TENSORS, drawn
 
 WAYS: dict[str, dict[str, Any]] = {
