@@ -42,6 +42,7 @@ def test_some_coarser_products_are_a_fact_and_a_factor_beside_them_is_found(plac
     words = "16 bits" if product is split_16 else "cut off" if product is tf32_cut else "rounded to 10"
     assert [words in str(each.message) for each in told] == [True]
     refused("is wrong", attention_of(product, place), q, k, v, **how, arithmetic="float32")
+    assert_close(attention_of(product, place), q, k, v, **how, arithmetic="tf32")
     factor = 1 + (2.0**-10 if product is split_16 else 2.0**-7)
     refused("dq is wrong", attention_of(product, place, factor), q, k, v, **how)
 
