@@ -59,7 +59,7 @@ def of_no_scale(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale:
     return of_any_dtype(q, k, v, causal=causal, softmax_scale=q.shape[3] ** -0.5)
 
 
-@pytest.mark.stress(2)
+@pytest.mark.stress(1)
 @pytest.mark.parametrize(("function", "how", "most", "refused"), [
     (of_as_many_key_heads, {}, 65, {"heads_kv=2"}),
     (of_one_mask, {"mask": "full"}, 32, {"head_dim=8"}),

@@ -71,7 +71,7 @@ detached, other_heads = (partial(with_sinks, fault=fault) for fault in ("detache
 
 MEASURED: dict[str, tuple[Any, dict[str, Any], set[str], dict[Any, str]]] = {
     "a mask": (fine, {"attn_mask": seen()}, set(), {transposed: "out", forward_alone: "dk|dq"}),
-    "a callable": (fine, {"attn_mask": alibi}, set(), {transposed: "out", forward_alone: "dk|dq"}),
+    "a callable": (fine, {"attn_mask": alibi}, set(), {transposed: "out"}),
     "sinks": (with_sinks, {"sinks": 0.5}, {"dsink"}, {detached: "dsink is", other_heads: "out"}),
 }
 """The function, what it is under, what more is measured, and each planted fault with the tensor that is named."""
