@@ -76,7 +76,8 @@ def test_launched_it_is_asked_what_it_takes_and_of_an_assertion_the_first_rank_n
     (tmp_path / "script.py").write_text(LAUNCHED)
     (tmp_path / "test_suite.py").write_text(SUITE)
     words = ("experiment=diagnose", "variant=callable", "variant.fn=tests.slow.foreign.ring.picky", "world_size=2")
-    more = ("device=cpu", "dtype=bfloat16", "problem.mask=causal", "report=false")
+    more = ("device=cpu", "dtype=bfloat16", "problem.mask=causal", "report=false", "problem.seqlen=32",
+            "problem.heads=4", "problem.heads_kv=2")  # fmt: skip
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     first, other = launched(2, "script.py", *words, *more, folder=tmp_path, **alone)
     for rank in (first, other):

@@ -31,6 +31,7 @@ def attention_of(product: Product, place: str, dq: float = 1.0) -> Callable[...,
     return attend
 
 
+@pytest.mark.stress(5, "place", "product")
 @pytest.mark.parametrize("product", [split_16, tf32, tf32_cut])
 @pytest.mark.parametrize("place", PLACES)
 def test_some_coarser_products_are_a_fact_and_a_factor_beside_them_is_found(place: str, product: Product) -> None:

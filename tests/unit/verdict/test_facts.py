@@ -118,26 +118,6 @@ def test_inputs_dtypes_ranks_and_numbers_of_ranks_that_are_wrong_and_right_are_n
     assert (all_.growth != {}, all_.certain_growth) == (True, {})
 
 
-def test_settings_that_only_wrong_problems_have_are_named() -> None:
-    def settings(*more: pd.DataFrame, **where: Any) -> Any:
-        table = pd.concat([healthy(sizes=(1, 2, 4)), *more], ignore_index=True)
-        return facts_of(bend(table, where, error_rel=0.9) if where else table).settings
-
-    def of_length(length: int, tensor: str, *wrong: int, sizes: tuple[int, ...]) -> pd.DataFrame:
-        return bend(healthy(sizes=sizes, seeds=1).assign(seqlen=length), {"tensor": tensor, "world_size": wrong},
-                    error_rel=1.4)  # fmt: skip
-
-    assert settings(of_length(480, "dk", 3, 5, sizes=(3, 4, 5))) == (("world_size=3", "world_size=5"),)
-    shapes = [of_length(length, "out", size, sizes=(1, 2, 4)) for length, size in ((30, 2), (60, 4))]
-    assert settings(*shapes) == (("seqlen=30", "seqlen=60"),)
-    short = [healthy(seeds=1).assign(seqlen=length, mask=mask, case_id=f"{length} {mask}")
-             for length in (8, 16) for mask in ("causal", "full")]  # fmt: skip
-    masked = settings(*short, tensor="out", seqlen=(8, 16), mask="causal")
-    assert masked == (("mask=causal",), ("seqlen=8", "seqlen=16"))
-    two = healthy(seeds=1).assign(batch=2, heads=8, heads_kv=8, case_id="two")
-    assert settings(two, tensor="dq", batch=2) == (("batch=2",), ("heads=8",), ("heads_kv=8",))
-
-
 def test_a_healthy_variant_s_ratios_are_told_width_by_width_whatever_the_order_of_rows() -> None:
     """16 bits say nothing of float32; float64 has no ratio; inputs that go further are named."""
     mine = bend(healthy((1,)), {"dtype": "float32", "tensor": "dv"}, error_rel=lambda old: 1.3 * old)
