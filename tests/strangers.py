@@ -40,9 +40,9 @@ def visible(scores: Tensor, late: int = 0, value: float = -torch.inf) -> Tensor:
 
 
 def heads_first(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """(B, H, S, D) of (B, S, H, D), key heads repeated."""
-    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-    return [x.transpose(1, 2).to(dtype) for x in (q, k, v)]
+    """(B, H, S, D) of (B, S, H, D), key heads repeated, so that their gradients are added in that dtype."""
+    k, v = (x.to(dtype).repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
+    return [x.transpose(1, 2) for x in (q.to(dtype), k, v)]
 
 
 def attend(

@@ -29,7 +29,7 @@ def test_by_the_assertion_and_the_fixture(accuracy_gate: Callable[..., Any]) -> 
         accuracy_gate(ring.wrong_from_three_ranks_on, seeds=[0, 1], world_size=3, **SMALL)
 
 
-@pytest.mark.stress(2, "words")
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("name", RINGS)
 @pytest.mark.parametrize("words", [(), ("experiment=diagnose", "dtype=bfloat16")], ids=["measured", "diagnosed"])
 def test_by_the_command(words: tuple[str, ...], name: str, accuracy: CommandLine, few_grids: None) -> None:
