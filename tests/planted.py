@@ -74,6 +74,7 @@ def of_case(*words: str) -> tuple[Case, Targets]:
 Plant = Callable[[Plain], dict[str, Tensor]]
 
 
+@cache
 def rows(plant: Plant, *words: str) -> tuple[Case, pd.DataFrame]:
     """The case and the rows of `hypotheses/` of what is planted."""
     case, targets = of_case(*(words or ("world_size=4",)))

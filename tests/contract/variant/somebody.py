@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tests.golden.ring import Gather
-from tests.unit.api.attention import attend
+from tests.strangers import attend
 
 
 def contiguous(q, k, v, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup | None = None):

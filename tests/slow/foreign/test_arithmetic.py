@@ -9,43 +9,11 @@ import torch
 from torch import Tensor
 
 import accuracy
-from accuracy.live.tensor_core import rounded
 from accuracy.verdict.label import LOGIC, ROUNDING
 from tests.measuring import only_grids
-from tests.slow.foreign.functions import heads_first, visible
+from tests.strangers import Mixed, Product, attend, split_16, tf32, tf32_cut
 
 SMALL = {"seqlen": 64, "heads": 2, "heads_kv": 1, "head_dim": 16, "dtype": "float32", "world_size": 1}
-Product = Callable[[Tensor, Tensor], Tensor]
-
-
-class Products(torch.autograd.Function):
-    """A product, and both products of its backward, by one function."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, product: Product) -> Tensor:
-        ctx.save_for_backward(a, b)
-        ctx.product = product
-        return product(a, b)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        a, b = ctx.saved_tensors
-        return ctx.product(gradient, b.mT), ctx.product(a.mT, gradient), None
-
-
-def tf32(a: Tensor, b: Tensor, to: str = "tf32") -> Tensor:
-    return rounded(a, to) @ rounded(b, to)
-
-
-def tf32_cut(a: Tensor, b: Tensor) -> Tensor:
-    return tf32(a, b, "tf32_cut")
-
-
-def split_16(a: Tensor, b: Tensor) -> Tensor:
-    """Three products of bfloat16 parts."""
-    high_a, high_b = a.bfloat16().float(), b.bfloat16().float()
-    low_a, low_b = (a - high_a).bfloat16().float(), (b - high_b).bfloat16().float()
-    return high_a @ high_b + (high_a @ low_b + low_a @ high_b)
 
 
 def cut_sums(a: Tensor, b: Tensor) -> Tensor:
@@ -62,13 +30,12 @@ def float16(a: Tensor, b: Tensor) -> Tensor:
     return a.half().float() @ b.half().float()
 
 
-def attention_of(product: Product, factor: float = 1.0) -> Callable[..., Any]:
+def attention_of(product: Product) -> Callable[..., Any]:
     def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> tuple[Tensor, Tensor]:
-        dtype, (q, k, v) = q.dtype, heads_first(q, k, v)
-        scores = Products.apply(q, k.mT, product) * softmax_scale
-        scores = visible(scores) if causal else scores
-        out = Products.apply(scores.softmax(-1), v, product).transpose(1, 2) * factor
-        return out.to(dtype), scores.logsumexp(-1)
+        def both(a: Tensor, b: Tensor) -> Tensor:
+            return Mixed.apply(a, b, product, product)
+
+        return attend(q, k, v, causal=causal, scale=softmax_scale, wide=torch.float32, product=both)
 
     attention.__name__ = product.__name__
     return attention

@@ -15,6 +15,7 @@ from accuracy.verdict.verdict import verdicts
 from tests.measuring import only_grids
 from tests.slow.foreign import functions
 from tests.slow.foreign.functions import FAULTY, HEALTHY, eager, eager_out, forward_only
+from tests.strangers import attend
 from tests.unit.fault import rates
 
 SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16, "device": "cpu"}
@@ -136,10 +137,8 @@ def test_float32_inside_is_a_fact_on_all_inputs_in_float64_and_hides_no_fault(mo
     """Codes add up to more than a rounding, tied inputs cancel, and scores below -10 are no matter of precision."""
 
     def clamped(q: Any, k: Any, v: Any, *, causal: bool, softmax_scale: float) -> Any:
-        k, v = (x.float().repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-        scores = (torch.einsum("bqhd,bkhd->bhqk", q.float(), k) * softmax_scale).clamp(min=-10)
-        scores = functions.visible(scores) if causal else scores
-        return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v).to(q.dtype)
+        how = {"wide": torch.float32, "change": lambda scores: scores.clamp(min=-10)}
+        return attend(q, k, v, causal=causal, scale=softmax_scale, **how)[0]
 
     def diagnosed(fn: Any, *grids: str) -> accuracy.Diagnosis:
         with monkeypatch.context() as patch:

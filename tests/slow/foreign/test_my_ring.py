@@ -29,7 +29,7 @@ def test_by_the_assertion_and_the_fixture(accuracy_gate: Callable[..., Any]) -> 
         accuracy_gate(ring.wrong_from_three_ranks_on, seeds=[0, 1], world_size=3, **SMALL)
 
 
-@pytest.mark.stress(2, "words")
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("name", RINGS)
 @pytest.mark.parametrize("words", [(), ("experiment=diagnose", "dtype=bfloat16")], ids=["measured", "diagnosed"])
 def test_by_the_command(words: tuple[str, ...], name: str, accuracy: CommandLine, few_grids: None) -> None:
@@ -76,7 +76,8 @@ def test_launched_it_is_asked_what_it_takes_and_of_an_assertion_the_first_rank_n
     (tmp_path / "script.py").write_text(LAUNCHED)
     (tmp_path / "test_suite.py").write_text(SUITE)
     words = ("experiment=diagnose", "variant=callable", "variant.fn=tests.slow.foreign.ring.picky", "world_size=2")
-    more = ("device=cpu", "dtype=bfloat16", "problem.mask=causal", "report=false")
+    more = ("device=cpu", "dtype=bfloat16", "problem.mask=causal", "report=false", "problem.seqlen=32",
+            "problem.heads=4", "problem.heads_kv=2")  # fmt: skip
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     first, other = launched(2, "script.py", *words, *more, folder=tmp_path, **alone)
     for rank in (first, other):

@@ -13,7 +13,8 @@ import accuracy
 from accuracy.core.case import Problem
 from accuracy.execute.ask import with_answers
 from accuracy.execute.plan import plan
-from tests.slow.foreign.functions import eager, heads_first, visible
+from tests.slow.foreign.functions import eager
+from tests.strangers import attend
 
 
 class Planned(Exception):
@@ -101,7 +102,8 @@ def test_packed_sequences_are_not_asked_with_fewer_queries(monkeypatch: pytest.M
         parts = ([x[None, begin:end] for x in (q, k, v)] for begin, end in borders)
         return torch.cat([of_any_dtype(*part, **how)[0] for part in parts])
 
-    cases, _ = planned(packed, monkeypatch, layout="thd", head_dim=16)
+    small: dict[str, Any] = {"seqlen": 64, "heads": 2, "heads_kv": 1, "head_dim": 16}
+    cases, _ = planned(packed, monkeypatch, layout="thd", **small)
     assert any(each.problem.documents for each in cases)
     assert not any(each.problem.seqlen_q for each in cases)
 
@@ -114,12 +116,9 @@ def test_a_window_without_a_default_is_told_always_and_a_number_counts_a_query_s
     """A sum of two too many is neither, and wrong. Those that are not behind alone have a default."""
 
     def windowed(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, window_size: Any) -> Tensor:
-        behind, dtype = window_size[0] if form == "pair" else window_size, q.dtype
-        q, k, v = heads_first(q, k, v)
-        scores = q @ k.mT * softmax_scale
-        scores = visible(scores) if causal else scores
-        past = torch.ones_like(scores[0, 0], dtype=torch.bool).tril(-behind - more - 1) & (behind >= 0)
-        return (scores.masked_fill(past, -torch.inf).softmax(-1) @ v).transpose(1, 2).to(dtype)
+        behind = window_size[0] if form == "pair" else window_size
+        past = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(-behind - more - 1) & (behind >= 0)
+        return attend(q, k, v, causal=causal, scale=softmax_scale, bias=~past, wide=torch.float32)[0]
 
     def with_default(*tensors: Tensor, causal: bool, softmax_scale: float, window_size: int | None = None) -> Tensor:
         fn = of_any_dtype if window_size is None else partial(windowed, window_size=window_size)

@@ -18,7 +18,7 @@ from accuracy.core.case import Case
 from accuracy.core.errors import OF_PROBLEM
 from accuracy.core.paths import PACKAGE
 from tests.processes import python
-from tests.unit.api.attention import tensors
+from tests.strangers import tensors
 
 
 def test_the_types_of_keywords_name_each_setting_of_the_problem() -> None:

@@ -1,7 +1,6 @@
 """`assert_close`: strangers' healthy attention passes on any inputs, a small fault of one tensor does not."""
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,8 +10,7 @@ from torch import Tensor
 import accuracy
 from accuracy.runtime.sharding import token_map
 from tests.slow.foreign.functions import eager
-from tests.slow.foreign.test_arithmetic import Product, attention_of, split_16, tf32, tf32_cut
-from tests.unit.api.attention import DTYPES, HEADS, attend, refused, tensors, visible, wider
+from tests.strangers import DTYPES, HEADS, attend, refused, tensors, visible, wider
 from tests.unit.bound.test_bounds import ALIKE, ORDINARY, drawn
 
 SHORT = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-18}
@@ -88,31 +86,6 @@ def test_a_function_is_given_the_mask_and_scale_and_the_process_s_switches_which
     assert torch.backends.cuda.matmul.allow_tf32
 
 
-def in_tf32(product: Product, scale: float = 1.0, dq: float = 1.0) -> Callable[..., Tensor]:
-    """Attention whose products have operands of 11 bits; scale, dq: a factor of it, as a fault."""
-
-    def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
-        q = q * dq + q.detach() * (1 - dq)
-        return attention_of(product)(q, k, v, causal=causal, softmax_scale=softmax_scale * scale)[0]
-
-    return attend
-
-
-@pytest.mark.parametrize(("product", "words"), [(tf32, "TF32"), (tf32_cut, "TF32"), (split_16, "three products")])
-def test_coarser_products_are_a_fact_that_is_told_and_no_fault_unless_float32_is_asked(
-    product: Product, words: str
-) -> None:
-    q, k, v, dout = (torch.randn(1, 77, 2, 32, generator=torch.Generator().manual_seed(seed)) for seed in range(4))
-    how = {"dout": dout, "causal": True}
-    with pytest.warns(UserWarning, match=f"computes float32 .*{words}"):
-        errors = accuracy.assert_close(in_tf32(product), q, k, v, **how)
-    assert (1e-4 if words == "TF32" else 2e-6) < errors["out"] < 3e-3
-    accuracy.assert_close(in_tf32(product), q, k, v, **how, arithmetic="tf32")
-    refused("out is wrong", in_tf32(product), q, k, v, **how, arithmetic="float32")
-    for fault, tensor in (({"scale": 1.01}, "out"), ({"dq": 1.004}, "dq")):
-        refused(f"{tensor} is wrong", in_tf32(product, **fault), q, k, v, **how, arithmetic="tf32")
-
-
 @pytest.mark.parametrize("factor", [0.9995, 0.998, 1.0005])
 def test_a_factor_as_large_as_cut_operands_make_is_no_tf32(factor: float) -> None:
     """Operands that are cut off make out smaller, too; lse, which is right, is not accused in its place."""
@@ -158,8 +131,7 @@ def largest(q: Tensor, k: Tensor, wide: torch.dtype, bias: Tensor, dims: int) ->
     """The largest scores of rows, items or all: right, and of the mistakes 'no mask', 'no cap' and 'no scale'."""
     raw = torch.einsum("bqhd,bkhd->bhqk", q.to(wide), k.repeat_interleave(HEADS // 2, 2).to(wide))
     scores = 5 * torch.tanh(raw * 0.25 / 5) + bias
-    shown = scores.masked_fill(~visible(*scores.shape[-2:], q.device), -math.inf)
-    return [x.amax({1: (0, 2, 3), 2: (2, 3), 3: 3}[dims]) for x in (shown, scores, raw, raw * 0.25)]
+    return [x.amax({1: (0, 2, 3), 2: (2, 3), 3: 3}[dims]) for x in (visible(scores), scores, raw, raw * 0.25)]
 
 
 @pytest.mark.stress(4, "dims", "dtype")

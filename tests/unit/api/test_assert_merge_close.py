@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import accuracy
-from tests.unit.api.attention import unmerged
+from tests.strangers import unmerged
 
 Merge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 COUNT = 5

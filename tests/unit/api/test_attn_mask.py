@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
-from accuracy.live.tensor_core import rounded
-from tests.unit.api.attention import DTYPES, HEADS, attend, refused, tensors, wider
+from tests.strangers import DTYPES, HEADS, attend, refused, tensors, wider
 
 QUERIES, KEYS = 24, 40
 
@@ -195,17 +194,6 @@ def test_a_wrong_gradient_of_sinks_is_found_and_nothing_else_is_accused(dtype: s
         said = refused(r"\Adsink is wrong: .* head \d", out.detach(), q, k, v, dsink=wrong, **given)
         assert "dq is wrong" not in said
     refused("dsink has the shape", out.detach(), q, k, v, dsink=dsink[:2], **given)
-
-
-def test_products_in_tf32_are_a_fact_beside_sinks_too() -> None:
-    q, k, v, dout = tensors("float32", 48, 48)
-
-    def in_tf32(q: Tensor, k: Tensor, v: Tensor, *, sinks: Tensor, causal: bool) -> Tensor:
-        cut = (x + (rounded(x, "rounded to") - x).detach() for x in (q, k, v))
-        return in_float32(*cut, sinks=sinks, causal=causal)
-
-    with pytest.warns(UserWarning, match="TF32"):
-        assert "dsink" in accuracy.assert_close(in_tf32, q, k, v, dout=dout, causal=True, sinks=sinks_of())
 
 
 def test_sums_over_parts_in_the_dtype_of_a_sink_are_rounding() -> None:

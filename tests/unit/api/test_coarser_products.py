@@ -2,32 +2,14 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from accuracy import assert_close
-from tests.slow.foreign.functions import heads_first, visible
-from tests.slow.foreign.test_arithmetic import Product, split_16, tf32, tf32_cut
-from tests.unit.api.attention import refused
-
-
-class Mixed(torch.autograd.Function):
-    """A product by one function, and both of its backward by another."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, ahead: Product, back: Product) -> Tensor:
-        ctx.save_for_backward(a, b)
-        ctx.back = back
-        return ahead(a, b)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        a, b = ctx.saved_tensors
-        return ctx.back(gradient, b.mT), ctx.back(a.mT, gradient), None, None
-
+from tests.slow.foreign.functions import eager
+from tests.strangers import Mixed, Product, heads_first, refused, split_16, tf32, tf32_cut, visible
 
 PLACES = {"scores": (1, 1, 0, 0), "values": (0, 0, 1, 1), "backward": (0, 1, 0, 1), "forward": (1, 0, 1, 0),
           "scores ahead": (1, 0, 0, 0)}  # fmt: skip
@@ -49,6 +31,7 @@ def attention_of(product: Product, place: str, dq: float = 1.0) -> Callable[...,
     return attend
 
 
+@pytest.mark.stress(5, "place", "product")
 @pytest.mark.parametrize("product", [split_16, tf32, tf32_cut])
 @pytest.mark.parametrize("place", PLACES)
 def test_some_coarser_products_are_a_fact_and_a_factor_beside_them_is_found(place: str, product: Product) -> None:
@@ -60,6 +43,7 @@ def test_some_coarser_products_are_a_fact_and_a_factor_beside_them_is_found(plac
     words = "16 bits" if product is split_16 else "cut off" if product is tf32_cut else "rounded to 10"
     assert [words in str(each.message) for each in told] == [True]
     refused("is wrong", attention_of(product, place), q, k, v, **how, arithmetic="float32")
+    assert_close(attention_of(product, place), q, k, v, **how, arithmetic="tf32")
     factor = 1 + (2.0**-10 if product is split_16 else 2.0**-7)
     refused("dq is wrong", attention_of(product, place, factor), q, k, v, **how)
 
@@ -72,17 +56,7 @@ def test_a_small_fault_of_a_function_in_float32_is_no_coarser_product(mean: floa
     for factor in (0.9993, 1 + 2.0**-12, 1 - 2.0**-11, 1 + 2.0**-10):
         if not mean:  # else dq is a sum that cancels
             refused("dq is wrong", attention_of(torch.matmul, "scores", factor), q, k, v, dout=dout, causal=True)
-        refused("is wrong", with_lse(factor), q, k, v, causal=True)
-        out, lse = with_lse(1.0)(q, k, v, causal=True, softmax_scale=48**-0.5)
+        refused("is wrong", lambda q, k, v, f=factor: eager(q, k, v, causal=True, softmax_scale=f * 48**-0.5), q, k, v,
+                causal=True)  # fmt: skip
+        out, lse = eager(q, k, v, causal=True, softmax_scale=48**-0.5)
         refused("lse is wrong", out, q, k, v, causal=True, lse=lse * factor)
-
-
-def with_lse(factor: float) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Causal attention in float32 by a factor times the scale."""
-
-    def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> tuple[Tensor, Tensor]:
-        q, k, v = heads_first(q, k, v)
-        scores = visible(q @ k.mT * (softmax_scale * factor))
-        return (scores.softmax(-1) @ v).transpose(1, 2), scores.logsumexp(-1)
-
-    return attend

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import accuracy
-from tests.unit.api.attention import refused
+from tests.strangers import refused
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 LARGEST = {E4M3: 448.0, E5M2: 57344.0, torch.int8: 127.0}

@@ -16,10 +16,10 @@ from accuracy.cli.run import subcommand
 from accuracy.kernel.in_jax import exactly
 from accuracy.kernel.in_jax import missing as in_jax_missing
 from accuracy.verdict.label import BUGS
+from tests import strangers as shared
 from tests.processes import python
-from tests.unit.api import attention as shared
+from tests.strangers import attend, attention, inaccurate, refused, unmerged, wrong
 from tests.unit.api import test_from_jax as in_jax
-from tests.unit.api.attention import attend, attention, inaccurate, refused, unmerged, wrong
 
 pytestmark = pytest.mark.xdist_group("entries")
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
@@ -213,13 +213,17 @@ ENTRIES: dict[str, Callable[[str, Path], None]] = {
 }  # fmt: skip
 COMMANDS = {"report check accept": command_accuracy, "judge reduce": command_judge_and_reduce,
             "tolerance": command_tolerance}  # fmt: skip
+ELSEWHERE = (diagnose, assert_accurate, command_accuracy, command_judge_and_reduce)
+"""What has tests of its own on a CPU."""
+CALLS = [
+    pytest.param(entry, "cpu", marks=pytest.mark.stress if entry in ELSEWHERE else ())
+    for entry in (*ENTRIES.values(), assert_close_of_other_calls, *COMMANDS.values())
+]
+CALLS += [pytest.param(*each.values[:1], "cuda", marks=pytest.mark.gpu) for each in CALLS]
 MAINTAINERS = {"publish"}  # of tables: it takes no tensors
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    "entry", [*ENTRIES.values(), assert_close_of_other_calls, *COMMANDS.values()], ids=lambda each: each.__name__
-)
+@pytest.mark.parametrize(("entry", "device"), CALLS, ids=lambda each: getattr(each, "__name__", each))
 def test_every_entry_and_command_works_on_every_device(
     entry: Callable[[str, Path], None], device: str, tmp_path: Path, request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import accuracy
-from tests.unit.api.attention import inaccurate, refused
+from tests.strangers import inaccurate, refused
 
 SMALL = {"seqlen": 64, "heads": 2, "heads_kv": 2, "head_dim": 16, "mask": "full", "device": "cpu"}
 INSTALLED = importlib.util.find_spec("jax") is not None

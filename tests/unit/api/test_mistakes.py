@@ -12,7 +12,7 @@ from torch import Tensor
 
 import accuracy
 from accuracy import ConfigError
-from tests.unit.api.attention import attend, tensors
+from tests.strangers import attend, tensors
 
 SMALL = {"seqlen": 64, "heads": 4, "heads_kv": 2, "head_dim": 16, "device": "cpu", "progress": False}
 BORDERS, PACKED = [0, 30, 30, 96], {"layout": "thd", "cu_seqlens": [0, 30, 30, 96]}

@@ -10,7 +10,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import accuracy
 from tests.sampling import seeds
-from tests.unit.api.attention import DTYPES, HEADS, refused, tensors, wider
+from tests.strangers import DTYPES, HEADS, attend, refused, tensors
 
 QUERIES, KEYS = 40, 56
 TABLE = torch.randn(HEADS, 2 * KEYS, generator=torch.Generator().manual_seed(5))
@@ -35,13 +35,9 @@ def capped(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
 
 def naive(q: Tensor, k: Tensor, v: Tensor, *, score_mod: Callable[..., Tensor]) -> Tensor:
     """In float32 at least, as flex_attention."""
-    wide = wider(q.dtype)
-    scores = torch.einsum("bqhd,bkhd->bhqk", q.to(wide), k.to(wide)) * q.shape[-1] ** -0.5
-    places = (
-        torch.arange(size, device=q.device).view(-1, *[1] * n)
-        for size, n in zip(scores.shape, (3, 2, 1, 0), strict=True)
-    )
-    return torch.einsum("bhqk,bkhd->bqhd", score_mod(scores, *places).softmax(-1), v.to(wide)).to(q.dtype)
+    sizes = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
+    places = [torch.arange(size, device=q.device).view(-1, *[1] * (3 - at)) for at, size in enumerate(sizes)]
+    return attend(q, k, v, change=lambda scores: score_mod(scores, *places))[0]
 
 
 @pytest.mark.stress(4, "score_mod", "dtype")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from accuracy import assert_close
-from tests.unit.api.attention import refused
+from tests.strangers import heads_first, refused, visible
 
 LOG2_E = 1.4426950408889634
 
@@ -29,12 +29,11 @@ def through_maximum(
         exp, log = (torch.exp2, torch.log2) if scaled else (torch.exp, torch.log)
         scale = softmax_scale * LOG2_E if scaled else softmax_scale
         dtype, q = q.dtype, (q * scale).to(q.dtype) if scaled else q
-        q, k, v = (x.transpose(1, 2).float() for x in (q, k, v))
+        q, k, v = heads_first(q, k, v)
         scores = q @ k.mT * (1.0 if scaled else scale)
         if change and scores.requires_grad:
             scores.register_hook(change)
-        hidden = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1) & causal
-        scores = scores.masked_fill(hidden, -torch.inf)
+        scores = visible(scores) if causal else scores
         most = scores.amax(-1, keepdim=True)
         weights = exp(scores - most)
         total = weights.sum(-1, keepdim=True)

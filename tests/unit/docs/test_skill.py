@@ -7,7 +7,7 @@ import pytest
 import accuracy
 from accuracy.core.paths import PACKAGE
 from accuracy.verdict.label import LABELS
-from tests.unit.api.attention import attention, wrong
+from tests.strangers import attention, wrong
 
 TEXT = (PACKAGE.parent / "skills" / "attention-accuracy" / "SKILL.md").read_text()
 CLOSE, DIAGNOSE = re.findall(r"```python\n(.*?)```", TEXT.replace("\n   ", "\n"), re.DOTALL)

@@ -18,30 +18,27 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import accuracy
 from accuracy.kernel import eager
 from accuracy.package import installed, ring_flash_attn
+from tests.contract.variant.somebody import without_lse
+from tests.slow.foreign.ring import shifted
 from tests.unit.live.model import Layer, stack
 
 
-class Gathered(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, shift: int) -> Tensor:
-        ctx.shift = shift
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, x.contiguous())
-        return torch.cat(parts, 1)
+class OfTheNext(torch.autograd.Function):
+    """The identity, whose gradient is the next rank's."""
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        gradient = gradient.contiguous()
-        dist.all_reduce(gradient)
-        return gradient.chunk(dist.get_world_size(), 1)[(dist.get_rank() + ctx.shift) % dist.get_world_size()], None
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return shifted(gradient, dist.group.WORLD, -1)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, shift: int) -> Tensor:
-    k, v = (Gathered.apply(x, shift) for x in (k, v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5
-    row = torch.arange(q.shape[1])[:, None] + dist.get_rank() * q.shape[1]
-    scores = scores.masked_fill(row < torch.arange(k.shape[1]), -torch.inf)
-    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+    k, v = (OfTheNext.apply(x) if shift else x for x in (k, v))
+    how = {"softmax_scale": q.shape[-1] ** -0.5, "group": dist.group.WORLD}
+    return without_lse(q, k, v, causal=is_causal, **how)
 
 
 def sharded_sequence(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """A results table by hand: one healthy variant, to be bent by a test."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -37,6 +38,7 @@ def rows(tensor: str, dtypes: Sequence[str], size: int = 4, seed: int = 0, **cha
     return [row(tensor, dtype, size, rank, seed, **changes) for dtype in dtypes for rank in ranks]
 
 
+@cache
 def healthy(sizes: tuple[int, ...] = (4,), dtypes: tuple[str, ...] = DTYPES, seeds: int = 2) -> pd.DataFrame:
     """Every tensor and rank of a variant that merely rounds."""
     cases = [(tensor, dtypes, size, seed) for size in sizes for seed in range(seeds) for tensor in TENSORS]
@@ -75,6 +77,20 @@ def label(results: pd.DataFrame, tensor: str, dtype: str, size: int = 4) -> str:
     found = verdicts(results)
     mine = found[(found["tensor"] == tensor) & (found["dtype"] == dtype) & (found["world_size"] == size)]
     return str(mine["label"].iloc[0])
+
+
+Bent = tuple[str, Callable[[], pd.DataFrame], dict[tuple[str, str], str]]
+"""A name, a table, and by tensor and dtype the label or finding that it must get."""
+
+
+def mislabelled(cases: Sequence[Bent]) -> dict[tuple[str, ...], tuple[set[str], str]]:
+    """What is said otherwise. All tables are judged at once, each as a variant of its own."""
+    assert len({name for name, *_ in cases}) == len(cases)
+    tables = [table().assign(variant=name) for name, table, _ in cases]
+    found = verdicts(pd.concat([x.assign(case_id=x["variant"] + x["case_id"]) for x in tables]).infer_objects())
+    said = {(each.variant, each.tensor, each.dtype): {each.label, each.finding} for each in found.itertuples()}
+    expected = {(name, *key): label for name, _, labels in cases for key, label in labels.items()}
+    return {key: (said[key], label) for key, label in expected.items() if label not in said[key]}
 
 
 def facts_of(

@@ -109,14 +109,21 @@ def test_a_number_between_those_of_right_problems_is_no_condition() -> None:
     lengths = [small(f"{length}", seqlen=length) for length in (40, 60)]
     heads = [small(f"h{number}", heads=number) for number in (2, 12)]
     window, capped = small("window", seqlen=48, mask="causal,window=10"), small("cap", seqlen=48, softcap=2.0)
+    masked = [small(f"{length} {mask}", seqlen=length, mask=mask) for length in (8, 16) for mask in ("causal", "full")]
+    of_ranks = healthy((3, 4, 5), FINE, seeds=1).assign(seqlen=480)
     for problems, wrong, settings in (
-        ([*lengths, window], {"seqlen": 48}, ("mask=causal,window=10",)),
-        ([*lengths, window, capped], {"seqlen": 48}, ("mask=causal,window=10", "softcap=2.0")),
-        ([*lengths, small("48", seqlen=48)], {"seqlen": 48}, ("seqlen=48",)),
-        ([*lengths, small("43", seqlen=43, mask="causal,padding=end")], {"seqlen": 43}, ("seqlen=43",)),
-        ([*heads, small("two", batch=2, heads=8)], {"batch": 2}, ("batch=2",)),
+        ([*lengths, window], {"seqlen": 48}, [("mask=causal,window=10",)]),
+        ([*lengths, window, capped], {"seqlen": 48}, [("mask=causal,window=10", "softcap=2.0")]),
+        ([*lengths, small("48", seqlen=48)], {"seqlen": 48}, [("seqlen=48",)]),
+        ([*lengths, small("43", seqlen=43, mask="causal,padding=end")], {"seqlen": 43}, [("seqlen=43",)]),
+        ([*heads, small("two", batch=2, heads=8)], {"batch": 2}, [("batch=2",)]),
+        ([small("two", batch=2, heads=8, heads_kv=8)], {"batch": 2}, [("batch=2",), ("heads=8",), ("heads_kv=8",)]),
+        (lengths, {"seqlen": (40, 60)}, [("seqlen=40", "seqlen=60")]),
+        (masked, {"seqlen": (8, 16), "mask": "causal"}, [("mask=causal",), ("seqlen=8", "seqlen=16")]),
     ):
-        assert among(*problems, wrong=wrong).settings == (settings,)
+        assert among(*problems, wrong=wrong).settings == (*settings,)
+    few = {"seqlen": 480, "world_size": (3, 5)}
+    assert among(of_ranks, main=healthy((1, 2, 4)), wrong=few).settings == (("world_size=3", "world_size=5"),)
 
 
 def test_a_few_queries_of_many_keys_are_no_right_neighbour() -> None:

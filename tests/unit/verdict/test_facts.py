@@ -100,10 +100,6 @@ def test_a_function_that_takes_the_mean_off_all_keys_is_healthy() -> None:
 
 
 def test_inputs_dtypes_ranks_and_numbers_of_ranks_that_are_wrong_and_right_are_named() -> None:
-    """A dtype that was not measured on the inputs that show it is not called right."""
-    found = facts_of(with_rows(healthy(), *rows("out", ("bfloat16", "float32"), inputs="peaked", error_rel=0.9)))
-    assert found.dtypes == found.only_dtypes == ("bfloat16", "float32")
-    assert (found.sound_dtypes, found.inputs) == ((), ("peaked",))
     several = [each for tensor, names in (("out", ("peaked", "tied")), ("lse", ("tied",))) for name in names
                for each in rows(tensor, ("float32",), inputs=name, nonfinite=9, error_rel=float("inf"))]  # fmt: skip
     assert facts_of(with_rows(healthy(), *several)).inputs == ("peaked", "tied")
@@ -116,26 +112,6 @@ def test_inputs_dtypes_ranks_and_numbers_of_ranks_that_are_wrong_and_right_are_n
     assert (all_.sizes_wrong, all_.sizes_right) == ((2, 3, 4), (1,))
     assert (even.steps, all_.steps) == ("", "right to 1 rank, wrong from 2 on")
     assert (all_.growth != {}, all_.certain_growth) == (True, {})
-
-
-def test_settings_that_only_wrong_problems_have_are_named() -> None:
-    def settings(*more: pd.DataFrame, **where: Any) -> Any:
-        table = pd.concat([healthy(sizes=(1, 2, 4)), *more], ignore_index=True)
-        return facts_of(bend(table, where, error_rel=0.9) if where else table).settings
-
-    def of_length(length: int, tensor: str, *wrong: int, sizes: tuple[int, ...]) -> pd.DataFrame:
-        return bend(healthy(sizes=sizes, seeds=1).assign(seqlen=length), {"tensor": tensor, "world_size": wrong},
-                    error_rel=1.4)  # fmt: skip
-
-    assert settings(of_length(480, "dk", 3, 5, sizes=(3, 4, 5))) == (("world_size=3", "world_size=5"),)
-    shapes = [of_length(length, "out", size, sizes=(1, 2, 4)) for length, size in ((30, 2), (60, 4))]
-    assert settings(*shapes) == (("seqlen=30", "seqlen=60"),)
-    short = [healthy(seeds=1).assign(seqlen=length, mask=mask, case_id=f"{length} {mask}")
-             for length in (8, 16) for mask in ("causal", "full")]  # fmt: skip
-    masked = settings(*short, tensor="out", seqlen=(8, 16), mask="causal")
-    assert masked == (("mask=causal",), ("seqlen=8", "seqlen=16"))
-    two = healthy(seeds=1).assign(batch=2, heads=8, heads_kv=8, case_id="two")
-    assert settings(two, tensor="dq", batch=2) == (("batch=2",), ("heads=8",), ("heads_kv=8",))
 
 
 def test_a_healthy_variant_s_ratios_are_told_width_by_width_whatever_the_order_of_rows() -> None:

@@ -30,7 +30,7 @@ def alarms(policy: str, variant: str, inputs: str) -> rates.FalseAlarms:
     return rates.false_alarms(names, verdicts(results), results)
 
 
-@pytest.mark.stress(3)
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("policy", QUANTISING)

@@ -6,75 +6,71 @@ from typing import Any
 import pandas as pd
 
 from accuracy.verdict.floor import LEVEL
-from accuracy.verdict.label import LOGIC, ROUNDING
-from accuracy.verdict.verdict import verdicts
-from tests.unit.verdict.synthetic import bend, facts_of, healthy, label, row, rows
+from accuracy.verdict.label import LOGIC, PRECISION_FLOOR, ROUNDING
+from tests.unit.verdict.synthetic import DTYPES, Bent, bend, facts_of, healthy, mislabelled, row, rows
+
+OWN, U = "fn=mine.py:attend", 2.0**-8
+TF32 = {"dtype": ("float32", "float64"), "tensor": ("out", "dq", "dk", "dv", "delta")}
 
 
-def test_a_function_that_computes_in_tf32_whatever_comes_is_held_to_that_in_float64() -> None:
-    """Values beyond the bound of float64 are none then; a factor that TF32 does not make is a fault."""
-    table = healthy().assign(options="arithmetic=tf32,fn=mine.py:attend")
-    fine = {"dtype": ("float32", "float64"), "tensor": ("out", "dq", "dk", "dv", "delta")}
-    rounds = bend(table, fine, error_rel=3e-4, error_rms=3e-4, significand_bits=24.0)
-    rounds = bend(rounds, fine | {"dtype": "float64"}, beyond=7.0, error_max=1e-3)
-    assert {*verdicts(rounds).query("tensor != 'lse'")["label"]} == {"rounding"}
-    exact = bend(rounds, {"dtype": "float32", "tensor": "out"}, error_rel=1e-7, error_rms=1e-7)
-    for wrong in (bend(rounds, fine, error_gain=0.01, error_gain_se=1e-6), exact):
-        assert label(wrong, "out", "float64") in ("logic", "precision_floor")
+def in_tf32(where: dict[str, Any], **changes: float) -> pd.DataFrame:
+    """A function that computes so whatever comes: values beyond the bound of float64 are none then."""
+    table = healthy().assign(options=f"arithmetic=tf32,{OWN}")
+    table = bend(table, TF32, error_rel=3e-4, error_rms=3e-4, significand_bits=24.0)
+    return bend(bend(table, TF32 | {"dtype": "float64"}, beyond=7.0, error_max=1e-3), TF32 | where, **changes)
 
 
-def test_scores_rounded_to_16_bits_are_no_bug_of_a_user_s_function_and_more_is() -> None:
-    """On peaked inputs, of condition 27, once is 0.41 u times that, above the band; this package's kernels keep scores
-    in float32, and Gaussian inputs excuse nothing. Without that number and lse, scores spread by 27."""
-
-    def of_scores(times: float, options: str = "fn=mine.py:attend", inputs: str = "peaked", known: float = 27) -> str:
-        error = times * LEVEL * 2.0**-8 * 27
-        more = {"condition_softmax": known, "inputs_options": f"std={math.sqrt(27)}", "options": options}
-        peaked = rows("out", ("bfloat16",), inputs=inputs, error_rel=error, **more)
-        return label(pd.DataFrame(peaked), "out", "bfloat16")
-
-    assert [of_scores(times) for times in (1.0, 3.9, 4.1)] == ["rounding", "rounding", "logic"]
-    assert [of_scores(times, known=math.nan) for times in (3.9, 4.1)] == ["rounding", "logic"]
-    assert (of_scores(3.9, options=""), of_scores(3.9, inputs="gaussian")) == ("logic", "logic")
+def of_scores(times: float, options: str = OWN, inputs: str = "peaked", known: float = 27) -> pd.DataFrame:
+    """Scores in 16 bits on peaked inputs, of condition 27: once is 0.41 u times that, above the band; this package's
+    kernels keep scores in float32, and Gaussian inputs excuse nothing. Without that number scores spread by 27."""
+    more = {"condition_softmax": known, "inputs_options": f"std={math.sqrt(27)}", "options": options}
+    return pd.DataFrame(rows("out", ("bfloat16",), inputs=inputs, error_rel=times * LEVEL * U * 27, **more))
 
 
-def test_an_lse_of_16_bit_scores_may_be_off_one_way_on_tied_inputs_alone() -> None:
-    """By at most a unit roundoff; a scaled q of tied inputs has few values, whose rounding has a mean."""
-
-    def judged(inputs: str, units: float, outward: float) -> str:
-        error = units * 2.0**-8
-        own = {"inputs": inputs, "error_rel": error, "error_rms": error, "error_outward": outward * error}
-        table = pd.DataFrame(rows("lse", ("bfloat16",), options="fn=mine.py:attend", **own))
-        return str(verdicts(table).set_index("tensor")["finding"]["lse"])
-
-    found = [judged(*each) for each in (("gaussian", 0.2, 0.1), ("gaussian", 0.2, 0.5), ("tied", 0.2, 0.5))]
-    assert found == ["scores", "floor", "scores"]
-    assert judged("tied", 1.1, 0.5) != "scores"
+def of_lse(inputs: str, units: float, outward: float) -> pd.DataFrame:
+    """One way by at most a unit roundoff; a scaled q of tied inputs has few values, whose rounding has a mean."""
+    error = units * U
+    own = {"inputs": inputs, "error_rel": error, "error_rms": error, "error_outward": outward * error}
+    return pd.DataFrame(rows("lse", ("bfloat16",), options=OWN, **own))
 
 
-def test_a_bias_that_a_rounded_scale_makes_is_rounding_of_a_user_s_dq_and_dk_alone() -> None:
+def biased(tensor: str, factor: float, options: str = OWN) -> pd.DataFrame:
     """Of 1.1 u away from zero, where the tensor's own factor is 1.4 u; of 1 u it is beyond what the factor makes."""
-
-    def judged(tensor: str, factor: float, options: str = "fn=mine.py:attend") -> str:
-        changes = {"error_outward": 1.1 * 2.0**-24, "error_gain": factor * 2.0**-24, "error_gain_se": 2.0**-28}
-        table = healthy(seeds=4).assign(options=options)
-        return label(bend(table, {"tensor": tensor, "dtype": "float32", "rank": -1}, **changes), tensor, "float32")
-
-    assert [judged("dk", 1.4), judged("dq", 1.4)] == ["rounding"] * 2
-    assert [judged("dk", 1.0), judged("dk", 1.4, options=""), judged("dv", 1.4)] == ["biased"] * 3
+    changes = {"error_outward": 1.1 * 2.0**-24, "error_gain": factor * 2.0**-24, "error_gain_se": 2.0**-28}
+    table = healthy(seeds=4).assign(options=options)
+    return bend(table, {"tensor": tensor, "dtype": "float32", "rank": -1}, **changes)
 
 
-def test_gradients_of_a_user_s_function_in_16_bits_inside_are_coarse_and_farther_ones_are_wrong() -> None:
+def coarse(tensor: str, units: float, options: str = OWN) -> pd.DataFrame:
     """1.74 u of bfloat16 on all elements, as dk of a flash backward in 16 bits has, in a float32 case; 2.9 u is more
     than four times three roundings. out, and this package's variants, have no more than four roundings."""
-    own = {"options": "fn=mine.py:attend"}
+    return bend(healthy().assign(options=options), {"tensor": tensor}, error_rel=units * U)
 
-    def judged(tensor: str, units: float, **more: str) -> str:
-        error = units * 2.0**-8
-        return label(bend(healthy().assign(**more), {"tensor": tensor}, error_rel=error), tensor, "float32")
 
-    assert [judged("dk", units, **own) for units in (0.2, 1.74, 2.9)] == ["precision_floor", "precision_floor", "logic"]
-    assert [judged("dk", 1.74), judged("out", 1.74, **own), judged("out", 1.6)] == ["logic", "logic", "precision_floor"]
+CASES: list[Bent] = [
+    ("TF32", lambda: in_tf32({}), {(tensor, dtype): ROUNDING for tensor in TF32["tensor"] for dtype in DTYPES}),
+    ("a factor beside TF32", lambda: in_tf32({}, error_gain=0.01, error_gain_se=1e-6), {("out", "float64"): LOGIC}),
+    ("float64 alone in TF32", lambda: in_tf32({"dtype": "float32", "tensor": "out"}, error_rel=1e-7, error_rms=1e-7),
+     {("out", "float64"): PRECISION_FLOOR}),
+    *((f"scores {each}", lambda each=each: of_scores(*each), {("out", "bfloat16"): label}) for label, tables in (
+        (ROUNDING, ((1.0,), (3.9,), (3.9, OWN, "peaked", math.nan))),
+        (LOGIC, ((4.1,), (4.1, OWN, "peaked", math.nan), (3.9, ""), (3.9, OWN, "gaussian")))) for each in tables),
+    *((f"lse {each}", lambda each=each: of_lse(*each), {("lse", "bfloat16"): finding}) for finding, tables in (
+        ("scores", (("gaussian", 0.2, 0.1), ("tied", 0.2, 0.5))),
+        ("floor", (("gaussian", 0.2, 0.5), ("tied", 1.1, 0.5))))
+      for each in tables),
+    *((f"a bias {each}", lambda each=each: biased(*each), {(each[0], "float32"): label}) for label, tables in (
+        (ROUNDING, (("dk", 1.4), ("dq", 1.4))), ("biased", (("dk", 1.0), ("dk", 1.4, ""), ("dv", 1.4))))
+      for each in tables),
+    *((f"coarse {each}", lambda each=each: coarse(*each), {(each[0], "float32"): label}) for label, tables in (
+        (PRECISION_FLOOR, (("dk", 0.2), ("dk", 1.74), ("out", 1.6, ""))),
+        (LOGIC, (("dk", 2.9), ("dk", 1.74, ""), ("out", 1.74))))
+      for each in tables),
+]  # fmt: skip
+
+
+def test_what_a_user_s_function_may_round_is_no_bug_and_more_is() -> None:
+    assert mislabelled(CASES) == {}
 
 
 def test_a_long_sum_in_16_bits_is_a_fact_of_a_user_s_function_and_more_is_a_bug() -> None:

@@ -18,7 +18,7 @@ from experiments.depth.table import SCHEMA, STACK
 from experiments.depth.weights import model_of
 from tests.command_line import line_of
 from tests.measuring import configuration
-from tests.unit.api.attention import attend
+from tests.strangers import attend
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 EXACT = 1e-12
