@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from accuracy.cli import publish
+from accuracy.cli.accept import accept
 from accuracy.results import storage, table
 from tests.slow.ci.runner import ACTION, BY_HAND, PULL, ROOT, Runner, git, read, repository
 
@@ -181,7 +181,7 @@ def test_the_undecided_get_their_second_look(tmp_path: Path) -> None:
     measure = f"variant=[single_device,ring] world_size=[1,2] seed=0 {SMALL}"
     first = Runner(tmp_path, {"measure": measure, "out": "first"})
     assert first.run() == 0, first.said
-    publish.publish(tmp_path / "first" / "run", tmp_path / "reports", every_digit=True)
+    accept(tmp_path / "first" / "run", "", tmp_path / "reports", force=True)
     (path,) = tmp_path.glob("reports/*/*/results.parquet")
     rows = table.read_results(path.parent)  # a baseline with smaller errors, so that the run is the worse one
     rows["error_rel"] /= np.where(rows["variant"] == "ring", 1.1, 1.0)

@@ -17,9 +17,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from accuracy.cli import accept, check, publish, report
-from accuracy.measurement import provenance
-from accuracy.report import build
+from accuracy.cli import accept, check, report
 from accuracy.results import storage
 from tests.measuring import numbers
 from tests.sampling import seeds
@@ -125,11 +123,10 @@ def page_of(place: Path, folder: Path) -> dict[str, Any]:
 COMMANDS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {  # and what each makes
     "check": (checked, judged),
     "accept": (accepted, partial(rows_of, "reports")),
-    "publish": (lambda folder: publish.main([str(folder / RUN), "--to", str(folder / "new")]), partial(rows_of, "new")),
     "report of the run": (partial(reported, RUN), partial(page_of, RUN)),
     "report of the baseline": (partial(reported, BASELINE), partial(page_of, BASELINE)),
 }
-OF_A_RUN = ("check", "accept", "publish", "report of the run")
+OF_A_RUN = ("check", "accept", "report of the run")
 OF_A_BASELINE = ("check", "accept", "report of the baseline")
 TARGETS = {
     "run/results/*.parquet": OF_A_RUN, "run/run.json": OF_A_RUN,
@@ -151,13 +148,9 @@ def test_a_damaged_file_is_told_or_changes_no_number(
     pair: tuple[str, str], seed: int, whole: Path, undamaged: dict[str, Any], tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Without the pages of accept and publish: report has them. Our code measured the run."""
     target, name = pair
     command, look = COMMANDS[name]
-    monkeypatch.setattr(provenance, "code_digest", lambda: made_up.FINGERPRINT["code"])
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    if "report" not in name:
-        monkeypatch.setattr(build, "write_report", lambda folder: None)
     if name not in undamaged:
         healthy = Path(shutil.copytree(whole, tmp_path / "healthy"))
         assert command(healthy) == 0
@@ -227,11 +220,9 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.parametrize("name", ["check", "accept", "report of the run"])
 def test_a_killed_command_leaves_whole_files_and_repeated_ends_as_an_undisturbed_one(
-    name: str, seed: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, seed: int, whole: Path, tmp_path: Path
 ) -> None:
     """A baseline is the old one or the new one, all of it; every other file for itself."""
-    if name != "report of the run":
-        monkeypatch.setattr(build, "write_report", lambda folder: None)
     command, _ = COMMANDS[name]
     folder, before = tmp_path / "folder", files(whole)
     status = command(shutil.copytree(whole, folder))

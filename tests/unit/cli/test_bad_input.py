@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from accuracy.cli import INTERNAL_ERROR, REPORT_IT, USAGE_ERROR, check, job, judge, publish, reduce, report, tolerance
+from accuracy.cli import INTERNAL_ERROR, REPORT_IT, USAGE_ERROR, check, job, judge, reduce, report, tolerance
 from tests import planting
 from tests.command_line import TINY, CommandLine, assert_one_line, line_of
 
 MAINS: dict[str, Callable[[Sequence[str]], object]] = {
-    "accuracy report": report.main, "accuracy publish": publish.main, "accuracy check": check.main,
+    "accuracy report": report.main, "accuracy check": check.main,
     "accuracy accept": lambda words: check.main(["accept", *words]), "accuracy judge": judge.main,
     "accuracy reduce": reduce.main, "accuracy tolerance": tolerance.main,
 }  # fmt: skip

@@ -15,9 +15,10 @@ from accuracy.core import fields
 from accuracy.core.case import Case, Problem
 from accuracy.report import series
 from accuracy.report.about import command
-from accuracy.results import cell, claim, table
+from accuracy.results import cell, table
 from accuracy.results.run_table import RunTable
 from accuracy.verdict import evidence
+from experiments import claim
 from tests.measuring import TINY, cases
 from tests.unit.verdict.synthetic import row
 
