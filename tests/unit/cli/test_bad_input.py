@@ -53,7 +53,7 @@ MISTAKES = {  # words, and what the line must contain
         "problem.window has no problem.mask=causal_top_left",
     ),
     "variant=usp variant.usp.ulysses_ranks=3": ("3 is odd", "ring=contiguous"),
-    "problem.dropout=0.1 kernel=torch_flash": ("kernel torch_flash has no dropout here: drop problem.dropout=",),
+    "problem.softcap=1 kernel=torch_flash": ("kernel torch_flash has no softcap here: drop problem.softcap=",),
     "variant=callable variant.fn=tests.golden.ring.ring world_size=2 problem.mask=full problem.seqlen=33 "
     "problem.padding=end": ("has no packed documents, which keep padding apart under a full mask",),
     "variant=flash_attn_split world_size=1 kernel=eager": ("on CUDA devices: use kernel=flash_attn, not eager",),
