@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from accuracy.results.claim import judge_answer
+from experiments.claim import judge_answer
 from experiments.published import Tables
 
 BLOCK = re.compile(r"<!-- (table|claims|frozen): ([^>]*?) -->(\s*)(.*?)(\s*)<!-- end -->", re.DOTALL)

@@ -25,17 +25,17 @@ from typing import Any, NamedTuple
 import pandas as pd
 from omegaconf import OmegaConf
 
-from accuracy.cli.accept import HISTORY, accept
-from accuracy.cli.publish import publish, target_of, without_places
+from accuracy.cli.accept import HISTORY, accept, finished, target_of, without_places
 from accuracy.core.errors import ConfigError
 from accuracy.results.storage import SUMS
-from accuracy.results.table import FAILED
+from accuracy.results.table import FAILED, read_side
+from docs.publish import publish, write_positions
 
 ROOT = Path(__file__).parents[1]
 PART_SECONDS = 480
 STAMP, ACCOUNT = "evidence.json", "evidence.csv"
 DEVICES = ("gpu", "gpus", "cpu")
-CHANGE_NO_NUMBER = ("tables.py", "claims.py", "blocks.py", "evidence.py", "evidence.yaml")
+CHANGE_NO_NUMBER = ("tables.py", "claim.py", "claims.py", "blocks.py", "evidence.py", "evidence.yaml")
 CLOCKS = ("nvidia-smi", "--query-gpu=clocks.sm,clocks.max.sm,clocks.mem", "--format=csv,noheader")
 COLUMNS = (
     "identity", "code", "commit", "begun", "seconds", "device", "device_count", "driver", "clocks", "torch", "cuda",
@@ -45,7 +45,7 @@ COLUMNS = (
 
 class Run(NamedTuple):
     """place: its folder in reports/. device: cpu, gpu (one) or gpus. seconds: of its published run. command: of a
-    shell; $FOLDER is its own. files: what it leaves there, by the place in reports/; none: `accuracy publish`."""
+    shell; $FOLDER is its own. files: what it leaves there, by the place in reports/; none: see docs/publish.py."""
 
     place: str
     device: str
@@ -179,7 +179,11 @@ def published(run: Run, folder: Path, reports: Path, why: str) -> Path:
         device, name = target_of(json.loads((folder / "run.json").read_text()), reports).name, Path(run.place).name
         return publish(folder, reports, name=name if name.startswith(f"{device}-") else "")
     here, there = (json.loads((each / "run.json").read_text())["started"] for each in (folder, reports / run.place))
-    return reports / run.place if here == there else accept(folder, why, reports)
+    if here == there:
+        return reports / run.place
+    target = accept(folder, why, reports)
+    write_positions(target, finished(folder)[1], read_side(folder, "positions"))  # which its page draws
+    return target
 
 
 def write(path: Path, content: bytes, packed: bool) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from accuracy.report.folder import read_folder
-from accuracy.results.claim import judge, over_ranks
+from experiments.claim import judge, over_ranks
 from experiments.depth import table as depth
 
 TENSORS = ["out", "dq", "dk", "dv"]

@@ -70,7 +70,7 @@ def measure(
     ranks of a variant in this process) or `processes`. device: auto, cpu or cuda. output_dir: a folder to keep; what it
     has already is not measured again. case_seconds: after which a case is stopped and failed; by default an hour, and
     more where it is large. progress: show a bar. problem: batch, seqlen (of all ranks), seqlen_q, heads, heads_kv,
-    head_dim, mask (causal, full), window, documents, softmax_scale, softcap, head_dim_v, sinks, padding, dropout; and
+    head_dim, mask (causal, full), window, documents, softmax_scale, softcap, head_dim_v, sinks and padding; and
     attn_mask, of functions on one rank: True where a query sees a key, or what is added to the scores, broadcast to
     (B, H, Sq, S), or a callable that returns one for these four sizes. A function gets it, and sinks (H,), by its own
     word.

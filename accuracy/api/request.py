@@ -23,7 +23,7 @@ Problem = TypedDict("Problem", {  # noqa: UP013  # a third of the lines
     "batch": Whole, "seqlen": Whole, "seqlen_q": Whole | None, "heads": Whole, "heads_kv": Whole | None,
     "head_dim": Whole, "head_dim_v": Whole | None, "mask": Masks | Sequence[Masks], "window": Whole | None,
     "documents": str | Sequence[str | int | Sequence[int]] | None, "softmax_scale": Real | None,
-    "softcap": Real | None, "sinks": Real | None, "padding": str | None, "dropout": Real | None,
+    "softcap": Real | None, "sinks": Real | None, "padding": str | None,
     "attn_mask": torch.Tensor | Callable[..., torch.Tensor] | None,
 }, total=False)  # fmt: skip
 """The keywords `**problem`: each a value, or a list of them as an axis."""

@@ -6,21 +6,25 @@ what it records is the commit of the functions that were measured, and whether t
 
 import json
 import math
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from accuracy.cli import Parser, path_of, status_of
-from accuracy.cli.publish import publish, target_of
 from accuracy.core.errors import ConfigError, printable
 from accuracy.core.number import count
+from accuracy.core.paths import whole_folder
 from accuracy.gate.decision import Decision, Question, decide, verdicts
 from accuracy.gate.fingerprint import commit_of
 from accuracy.gate.judge import INCOMPLETE, MEASURES, percent
 from accuracy.gate.rules import SEEDS
 from accuracy.gate.statistics import LEVEL, RISE, seen
+from accuracy.results import run_table, storage, table
 from accuracy.results.cell import Cell, measured
 from accuracy.results.run_table import RunTable, read_baseline, read_run
 
@@ -65,7 +69,7 @@ def worth(cells: Collection[Cell]) -> str:
 
 
 def accept(folder: Path, reason: str, to: Path, force: bool = False) -> Path:
-    """Publish the run under `to`, with a line in its history and one in its log; the folder.
+    """Write the run's table and run.json under `to`, with a line in its history and one in its log; the folder.
 
     force: also of one seed. Raises ConfigError where a verdict is `logic` or `invalid`, where something is missing or
     not finite, where there is one seed alone, or where a baseline would be replaced without a reason.
@@ -87,8 +91,52 @@ def accept(folder: Path, reason: str, to: Path, force: bool = False) -> Path:
     reason, when, commit = reason or "first", str(run.about.get("started") or ""), commit_of(run.about["provenance"])
     entry = {"when": when, "commit": commit, "reason": reason, "change": _change(run, before)}
     logged = f"- {when[:10]} {commit or 'no commit'}: {reason} ({entry['change']})\n"
-    lines = {HISTORY: json.dumps(entry) + "\n", LOG: logged}
-    return publish(folder, to, every_digit=True, lines=lines, any_code=True)
+    _write(folder, target, {HISTORY: json.dumps(entry) + "\n", LOG: logged})
+    return target
+
+
+def _write(folder: Path, target: Path, lines: Mapping[str, str]) -> None:
+    """The baseline in place of the one before, as a whole. lines: to append to files that were there."""
+    about, rows = finished(folder)
+    with whole_folder(target) as new:
+        for name, line in lines.items():
+            before = (target / name).read_bytes() if (target / name).exists() else b""
+            ended = not before or before.endswith(b"\n")  # a damaged one may not
+            (new / name).write_bytes(before + (b"" if ended else b"\n") + line.encode())
+        storage.write_table(storage.lean_results(rows), new / "results.parquet")
+        storage.write_json(new / "run.json", without_places(about))
+        storage.write_sums(new)
+
+
+def finished(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+    """run.json, and the rows of the planned cases. Raises ConfigError for a run that is not finished."""
+    about, rows = table.read_run(folder), table.read_results(folder)
+    missing = set(about["cases"]) - set(rows["case_id"])
+    if missing or about.get("ended") is None:
+        raise ConfigError(f"{folder} is not finished ({len(missing)} cases are missing); repeat its command first")
+    return about, rows[rows["case_id"].isin(about["cases"])]
+
+
+def target_of(about: dict[str, Any], to: Path) -> Path:
+    """`to`/EXPERIMENT/DEVICE, as `nvidia-h200`; where real ranks had a GPU each, with the number: `nvidia-h200-x4`.
+    Raises ConfigError where run.json lacks what is published of it."""
+    if fault := run_table.damage_of_record(about):
+        raise ConfigError(f"run.json {fault}")
+    gpus = about["provenance"].get("device_count")
+    several = "processes" in str(about["config"].get("world")) and isinstance(gpus, int)
+    device = re.sub(r"[^a-z0-9]+", "-", str(about["fingerprint"]["device"]).lower()).strip("-")
+    name = f"{device}-x{gpus}" if several and gpus else device
+    return to / re.sub(r"[^\w-]", "-", str(about["experiment"])) / name
+
+
+def without_places(about: dict[str, Any]) -> dict[str, Any]:
+    """run.json without what was local to the machine that measured (where it wrote, its process), and without the plan,
+    which a finished run has measured as a whole."""
+    words = [str(word) for word in about["argv"]]
+    words = [word for word in words if word.split("=")[0] not in ("output_dir", "report")]
+    config = {key: value for key, value in about["config"].items() if key not in ("output_dir", "report", "reference")}
+    rest = {name: value for name, value in about.items() if name != "plan"}
+    return {**rest, "argv": words, "command": " ".join(words), "config": config, "process": None}
 
 
 def _must_be_sound(decision: Decision) -> None:

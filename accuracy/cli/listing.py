@@ -6,23 +6,19 @@ other check of ours. Imports no torch.
 
 import argparse
 import difflib
-import json
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from accuracy.core.errors import ConfigError, unknown
-from accuracy.core.paths import CONFIGS, EXPERIMENTS
+from accuracy.core.paths import CONFIGS
 
 COMMANDS = {
     "accept": "make a finished run the baseline of later ones",
     "check": "compare a run with its baseline: did attention get less accurate?",
     "judge": "hold a captured training run against float64, layer by layer",
-    "publish": "copy a finished run into reports/ as evidence, with lean tables",
     "reduce": "cut a failing capture down to the least that still fails, with a script that shows it",
     "report": "rebuild report.html from a run's tables",
     "tolerance": "tell which tolerance a test of attention should use, and what it still catches",
@@ -42,7 +38,7 @@ usage: accuracy [experiment=NAME] [KEY=VALUE ...] [KEY=[VALUE,VALUE] ...]
 
 Any knob given a list becomes an axis of the grid. Quote lists with spaces or brackets that your shell would expand.
 
-See also: accuracy --help experiment=NAME (its question, cases and time); accuracy COMMAND --help; in Python
+See also: accuracy --help experiment=NAME (how many cases it has); accuracy COMMAND --help; in Python
 help(accuracy); in pytest the fixture accuracy_gate. Words are completed after eval "$(accuracy -sc install=bash)".
 """
 
@@ -62,22 +58,16 @@ def text(folders: Sequence[Path]) -> str:
 
 
 def of_experiment(name: str, folders: Sequence[Path]) -> str:
-    """What an experiment asks, how many cases it has, and how long its published runs took."""
+    """What an experiment measures, and how many cases it has."""
     from accuracy.config import grid, read, resolve  # here: the help of all does without torch
 
     known = choices("experiment", (CONFIGS, *folders))
     if name not in known:
         raise unknown("experiment", name, known)
-    readme = EXPERIMENTS / name / "README.md"
-    asked = re.search(r"(?ms)^## Question\s+(.+?)\n\n", readme.read_text() if readme.exists() else "")
     main = read.read(resolve.resolved(resolve.compose(f"experiment={name}", folders=folders), ()), folders)
     cases = len({case.id for part in (main, *main.also) for case in grid.cases_of(part)})
-    told = [f"{cases:,} cases; accuracy experiment={name} dry_run=true says which of them this machine can measure"]
-    for path in sorted(EXPERIMENTS.parent.glob(f"reports/{name}/*/run.json")):
-        run = json.loads(path.read_text())
-        first, last = (datetime.fromisoformat(run[key]) for key in ("started", "ended"))
-        told.append(f"published: {run['planned']:,} cases in {last - first} h on {path.parent.name}")
-    return "\n\n".join([description(known[name]), *([asked[1]] if asked else []), "\n".join(told)])
+    told = f"{cases:,} cases; accuracy experiment={name} dry_run=true says which of them this machine can measure"
+    return f"{description(known[name])}\n\n{told}"
 
 
 def commands() -> str:

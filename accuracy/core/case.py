@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from accuracy.core import fields
-from accuracy.core.dtype import Finite, FromZero, OneOf, Positive, Precision, Share, Whole
+from accuracy.core.dtype import Finite, FromZero, OneOf, Positive, Precision, Whole
 from accuracy.core.masks import Visibility, borders
 from accuracy.core.sharding import padded_length
 
@@ -43,7 +43,6 @@ class Problem:
     sinks: Finite | None = None  # head h's softmax has one more logit, sinks + h / H, without a value
     padding: Annotated[str, OneOf("end")] | None = None  # zeros behind a length that ranks cannot share, as Megatron's
     attn_mask: str | None = None  # the name of a mask or a bias beside the first, `accuracy.runtime.given_mask`
-    dropout: Share | None = None  # of the softmax's weights; the mask is of the case's seed, `accuracy.runtime.dropout`
 
     @property
     def causal(self) -> bool:
@@ -73,7 +72,7 @@ class Problem:
             "cross_lengths": ("seqlen_q", self.seqlen_q), "documents": ("documents", self.documents_text or None),
             "top_left": ("mask", self.mask if self.mask == "causal_top_left" else None),
         }  # fmt: skip
-        plain = ("window", "softcap", "head_dim_v", "sinks", "attn_mask", "dropout")
+        plain = ("window", "softcap", "head_dim_v", "sinks", "attn_mask")
         given |= {name: (name, getattr(self, name)) for name in plain}
         return {name: f"problem.{key}={value}" for name, (key, value) in given.items() if value is not None}
 

@@ -95,7 +95,7 @@ def printable(text: str, instead: str = "?") -> str:
 
 OTHER_WORDS = {
     "is_causal": ("causal", "mask"), "causal": ("mask",), "scale": ("softmax_scale",), "sm_scale": ("softmax_scale",),
-    "window_size": ("window",), "cu_seqlens": ("documents",), "cu_seqlens_q": ("documents",), "dropout_p": ("dropout",),
+    "window_size": ("window",), "cu_seqlens": ("documents",), "cu_seqlens_q": ("documents",),
     **dict.fromkeys(("alibi_slopes", "attn_bias", "attention_mask", "bias"), ("attn_mask",)), "s_aux": ("sinks",),
 }  # fmt: skip
 """The field's words, and ours for them."""

@@ -154,7 +154,6 @@ FIELDS = (
     _setting("sinks", "float64", default=None, within="mask"),
     _setting("attn_mask", "string", default=None, within="mask"),
     _setting("padding", "string", default=None, within="mask"),
-    _setting("dropout", "float64", default=None, within="mask"),
     _setting("softcap", "float64", lambda case: case.problem.softcap or 0.0, default=0.0),
     _setting("batch", "int32"),
     _setting("seqlen", "int64"),  # of the keys

@@ -37,7 +37,6 @@ LACKS = {
     "softcap": "has no capped scores",
     "sinks": "has no attention sinks",
     "attn_mask": "takes no attn_mask, which a function with attn_mask, attn_bias, bias or mask gets on one rank",
-    "dropout": "has no dropout with the problem's mask",
     "head_dim_v": "takes values as wide as keys",
 }
 """What a schedule that does not state one of a problem's features is said to lack."""

@@ -35,8 +35,7 @@ def columns_of(observation: Observation) -> dict[str, Columns]:
     arithmetic = str(dict(case.variant.options).get("arithmetic"))
     in_8_bits = arithmetic in EIGHT_BITS and case.inputs.name != EXACT_IN.get(arithmetic)
     low_wires = case.forward_precision.low_wires or case.backward_precision.low_wires
-    dropped_or_padded = case.problem.dropout is not None or is_padded(case)
-    if dropped_or_padded or case.problem.pairs > MOST_SCORES or low_wires or in_8_bits:
+    if is_padded(case) or case.problem.pairs > MOST_SCORES or low_wires or in_8_bits:
         return {}
     stored_lse = coarser(_format_of(case, "lse"), stored_dtype(case, "lse", results))
     policy = loosest(_format_of(case), _pieces(case), stored_lse)

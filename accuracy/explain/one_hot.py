@@ -40,7 +40,6 @@ def rows(case: Case, targets: Targets, results: Sequence[Results]) -> list[Row]:
     if (
         case.inputs.name != "one_hot"
         or problem.sinks is not None
-        or problem.dropout is not None
         or problem.attn_mask is not None
         or is_padded(case)
         or max(group * problem.queries, problem.seqlen) > min(problem.head_dim, problem.value_dim)

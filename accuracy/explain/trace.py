@@ -29,7 +29,7 @@ from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.table import Row
 from accuracy.runtime.sharding import token_map
-from accuracy.simulate.program import scores_of, simulate
+from accuracy.simulate.program import simulate
 from accuracy.variant.base import Rank, schedule_of
 from accuracy.world.base import Tensors
 
@@ -121,14 +121,11 @@ class _Trace:
         k, v = (x[:, met.key_heads][:, :, met.keys] for x in (k, v))
         share = len(met.query_heads) // len(met.key_heads)
         heads = torch.arange(len(met.query_heads), device=q.device) // share
-        problem, mask, dropout = self.case.problem, scores_of(self.case).dropout, None
-        if mask is not None:
-            kept = mask.at(met.queries, met.keys).kept(range(len(q)), problem.heads, q)
-            dropout = kept[:, met.query_heads] * mask.scale
+        problem = self.case.problem
         begin, end = self.seen.to(q.device)[met.queries].T[..., None]
         seen = ((met.keys >= begin) & (met.keys < end)).double()
         scale, cap = problem.softmax_scale, problem.softcap
-        return Attention(q, k, v, dout, scale, seen, heads, cap, dropout, saved=(out, lse))
+        return Attention(q, k, v, dout, scale, seen, heads, cap, saved=(out, lse))
 
 
 @dataclass(frozen=True)

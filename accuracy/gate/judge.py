@@ -61,7 +61,7 @@ MEASURES = (
 ERROR_ALONE = MEASURES[:1]
 RELATIVE = (BIAS, GAIN)  # sizes in errors of the baseline; all others are logarithms
 RESULTS = ("out", "dq", "dk", "dv")  # what a function returns: named before lse, and delta, which follows from out
-FURTHER = {"undecided": ": too few seeds to tell", "improved": ": publish a new baseline"}
+FURTHER = {"undecided": ": too few seeds to tell", "improved": ": accept a new baseline"}
 
 Bound = float | np.ndarray
 Tails = Mapping[tuple[str, int], float]

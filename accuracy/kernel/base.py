@@ -16,7 +16,6 @@ from accuracy.core.case import Part, Problem
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.masks import Window
 from accuracy.kernel.block.sight import Sight
-from accuracy.runtime.dropout import Dropout
 
 Gradients = Iterable[Tensor]  # dq, dk, dv
 
@@ -65,10 +64,8 @@ SCORES_AT_ONCE = {"cpu": 2**19, "cuda": 2**24}
 NEEDS_CUDA = "needs a CUDA device; use kernel=torch_flash or kernel=eager"
 ALL_DTYPES = tuple(FORMATS)
 FLASH = Abilities(dtypes=("bfloat16", "float16"), head_dim_max=256, head_dim_multiple=8)
-WITHOUT_DROPOUT = ("window", "softcap", "head_dim_v")
-FEATURES = (*WITHOUT_DROPOUT, "dropout")
-"""Features of a problem that its blocks hand on to the kernel. Dropout has the problem's mask: it is not for kernels
-that draw their own."""
+FEATURES = ("window", "softcap", "head_dim_v")
+"""Features of a problem that its blocks hand on to the kernel."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +77,8 @@ class How:
     dtype: torch.dtype
     window: Window | None = None
     softcap: float | None = None
-    dropout: Dropout | None = None
     mask: Tensor | None = None
     dbias: Tensor | None = None
-
-    def raised(self, x: Tensor) -> Tensor:
-        """x times what dropout multiplies the weights that it keeps by, in place; x without dropout."""
-        return x if self.dropout is None else x.mul_(self.dropout.scale)
 
     def sight(self, q: Tensor, k: Tensor) -> Sight:
         """Which keys the queries q (B, Sq, H, D) see of k (B, Sk, Hk, D)."""
@@ -103,10 +95,9 @@ class Kernel:
 
     With the feature `head_dim_v` v, out, dout and dv have another head dim than q and k. With the feature `window` it
     also takes `window=(left, right)` with causal=False (see `accuracy.core.masks.Block`; every row sees a key), with
-    `softcap` `softcap=c`: scores become c tanh(scale q k^T / c), with `dropout` `dropout=d`: weights are multiplied by
-    `d.kept` and `d.scale`; lse is of all scores. With `attn_mask` it takes `mask`, (1 or B, 1 or H, Sq, Sk): true where
-    a key is seen, or numbers that are added to the scores; with `dbias` its backward adds the gradient of these to
-    `dbias`, (1 or B, 1 or H, 1 or Sq, 1 or Sk).
+    `softcap` `softcap=c`: scores become c tanh(scale q k^T / c). With `attn_mask` it takes `mask`, (1 or B, 1 or H, Sq,
+    Sk): true where a key is seen, or numbers that are added to the scores; with `dbias` its backward adds the gradient
+    of these to `dbias`, (1 or B, 1 or H, 1 or Sq, 1 or Sk).
 
     One that can go on from a running state has `carry` (see `RunningState`); one that may do several calls as one, side
     by side in its batch, has `foldable` (see `flash_fold`); of others, a call stays a call.
@@ -131,21 +122,20 @@ class Kernel:
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
-        window: Window | None = None, softcap: float | None = None, dropout: Dropout | None = None,
-        mask: Tensor | None = None,
+        window: Window | None = None, softcap: float | None = None, mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """out (B, Sq, H, D) in `out_dtype` and lse (B, H, Sq), natural log, in the accumulation dtype, of q
         (B, Sq, H, D), k and v (B, Sk, Hk, D) in one dtype; query head h reads key/value head h // (H / Hk)."""
-        out, lse = self._forward(q, k, v, How(scale, causal, out_dtype, window, softcap, dropout, mask))
+        out, lse = self._forward(q, k, v, How(scale, causal, out_dtype, window, softcap, mask))
         return out.to(out_dtype), lse
 
     def backward(
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
         causal: bool, gradient_dtype: torch.dtype, window: Window | None = None, softcap: float | None = None,
-        dropout: Dropout | None = None, mask: Tensor | None = None, dbias: Tensor | None = None,
+        mask: Tensor | None = None, dbias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D) in `gradient_dtype`, for out and lse over ALL keys of each query."""
-        how = How(scale, causal, gradient_dtype, window, softcap, dropout, mask, dbias)
+        how = How(scale, causal, gradient_dtype, window, softcap, mask, dbias)
         dq, dk, dv = self._backward(dout, q, k, v, out, lse, how)
         return dq.to(gradient_dtype), dk.to(gradient_dtype), dv.to(gradient_dtype)
 

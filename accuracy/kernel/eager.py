@@ -16,7 +16,7 @@ from accuracy.core.dtype import Dtype
 from accuracy.kernel.base import ALL_DTYPES, FEATURES, SCORES_AT_ONCE, Abilities, Gradients, How, Kernel, dtype_of
 from accuracy.kernel.block.calls import part_of
 from accuracy.kernel.block.heads import by_group, by_kv_head, by_token
-from accuracy.kernel.block.sight import Sight, dropout_mask, scores
+from accuracy.kernel.block.sight import Sight, scores
 from accuracy.runtime import arithmetic, given_mask
 
 Tiles = Iterable[tuple[slice, Tensor | None]]
@@ -60,11 +60,9 @@ class TorchProducts(Kernel):
                     base = grown.masked_fill(grown == -torch.inf, 0.0)  # a row may see nothing of its first tile
                     weights, rescale = found.sub_(base).exp_(), torch.exp(largest - base)
                     total = (total * rescale + weights.sum(dim=-1, keepdim=True)).to(stored)
-                    mask = dropout_mask(how.dropout, rows, columns, weights)
-                    weights = weights if mask is None else weights.mul_(mask)
                     product = weights.to(probability).to(compute) @ values[..., columns, :]
                     sums, largest = (sums * rescale + product).to(stored), grown
-                out[:, rows] = by_token(how.raised(sums / total)).to(out.dtype)
+                out[:, rows] = by_token(sums / total).to(out.dtype)
                 lse[:, :, rows] = (largest + total.to(compute).log()).flatten(1, 2).squeeze(-1).to(lse.dtype)
         return out, lse
 
@@ -82,11 +80,7 @@ class TorchProducts(Kernel):
                 for columns, hidden in tiles:
                     found, slope_of_cap = scores(query, keys[..., columns, :], how.scale, hidden, how.softcap)
                     weights = _masked(found, how.mask, rows, columns).sub_(normaliser).exp_()
-                    slope = dout_rows @ values[..., columns, :].mT
-                    mask = dropout_mask(how.dropout, rows, columns, weights)
-                    slope = slope if mask is None else how.raised(slope.mul_(mask))
-                    slope = slope.sub_(delta).mul_(weights)
-                    weights = weights if mask is None else weights.mul_(mask)
+                    slope = (dout_rows @ values[..., columns, :].mT).sub_(delta).mul_(weights)
                     if how.dbias is not None:
                         mine = part_of(how.dbias, rows, columns)
                         mine += slope.flatten(1, 2).sum_to_size(mine.shape)
@@ -96,7 +90,7 @@ class TorchProducts(Kernel):
                     dk[..., columns, :] += (slope.mT @ query).sum(2, keepdim=True)
                     dv[..., columns, :] += (weights.mT @ dout_rows).sum(2, keepdim=True)
                 dq[:, rows] = by_token(dquery * how.scale).to(dq.dtype)
-        return dq, by_token(dk * how.scale), by_token(how.raised(dv))
+        return dq, by_token(dk * how.scale), by_token(dv)
 
 
 def _masked(found: Tensor, mask: Tensor | None, rows: slice, columns: slice) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 
 from accuracy.core.case import Problem
-from accuracy.kernel.base import WITHOUT_DROPOUT, Abilities, Gradients, How, Kernel, gradients_by_autograd
+from accuracy.kernel.base import FEATURES, Abilities, Gradients, How, Kernel, gradients_by_autograd
 from accuracy.kernel.block import heads
 from accuracy.kernel.block.sight import Sight
 
@@ -32,7 +32,7 @@ class FlexAttention(Kernel):
         if device != "cuda":
             return Abilities(missing="has no backward on the CPU; use kernel=torch_math or kernel=eager")
         dtypes = ("float32", "bfloat16", "float16")
-        return Abilities(dtypes=dtypes, head_dim_min=16, head_dim_max=256, features=WITHOUT_DROPOUT)
+        return Abilities(dtypes=dtypes, head_dim_min=16, head_dim_max=256, features=FEATURES)
 
     def scores_at_once(self, problem: Problem, device: str) -> int:
         """The mask tensor and its sums take 9 bytes a pair of all heads, at most a quarter of what a score counts."""

@@ -223,7 +223,7 @@ class TorchMath(Kernel):
     def abilities(self, device: str) -> Abilities:
         """Every dtype and head dim; TF32 on CUDA only."""
         missing = self.without_tf32("torch_math", device)
-        return Abilities(dtypes=ALL_DTYPES, features=("window", "head_dim_v", "dropout"), missing=missing)
+        return Abilities(dtypes=ALL_DTYPES, features=("window", "head_dim_v"), missing=missing)
 
     def scores_at_once(self, problem: Problem, device: str) -> int:
         """Count all scores."""
@@ -232,10 +232,8 @@ class TorchMath(Kernel):
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         mask = how.sight(q, k).bias(q.dtype, q.device)  # the operator would add booleans as numbers
         with arithmetic.switched(reduced_attention_sums=self.reduced_sums, tf32_products=self.tf32):
-            chosen = None if how.dropout is None else how.dropout.kept(range(q.shape[0]), q.shape[2], q) > 0
-            rate = 0.0 if how.dropout is None else how.dropout.rate
             out, _ = aten._scaled_dot_product_attention_math(
-                *heads.first(q, k, v), mask, rate, False, chosen, scale=how.scale, enable_gqa=q.shape[2] != k.shape[2]
+                *heads.first(q, k, v), mask, 0.0, False, None, scale=how.scale, enable_gqa=q.shape[2] != k.shape[2]
             )
             return out.transpose(1, 2), lse_beside(q, k, how.scale, mask)
 

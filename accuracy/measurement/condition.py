@@ -10,8 +10,7 @@ the sum is rounded.
   which is that of max p.
 - condition_sum: || sum |terms| || / || sum terms ||, Frobenius norms (Higham 2002, section 4.2): every rounding error
   on the same side. Terms: out p_j v_j; dq ds_j k_j; dk ds_i q_i; dv p_i dout_i; delta dout_d p_j v_jd; dsink
-  p_sink delta; p of out, dv and delta times its dropout's factor; and of lse, which a relative error e of p_j or of s_j
-  moves by e p_j or e p_j s_j: 1 + sum p_j |s_j|.
+  p_sink delta; and of lse, which a relative error e of p_j or of s_j moves by e p_j or e p_j s_j: 1 + sum p_j |s_j|.
 - condition_rounding: || (sum terms^2 + result^2)^(1/2) || / || result ||: errors of the terms and of the result as
   independent, which add in squares (Higham and Mary 2019, SIAM Journal on Scientific Computing 41). delta has the
   errors of the rounded out that it is made of, and ds has delta's beside its own, one for a whole row.
@@ -35,9 +34,7 @@ from accuracy.measurement.targets import shards_of_tensor
 from accuracy.reference.float64 import BLOCK_ELEMENTS, seen_keys
 from accuracy.results.derived import ratio
 from accuracy.runtime import given_mask
-from accuracy.runtime.dropout import Dropout
 from accuracy.runtime.sharding import sharding_of, token_map
-from accuracy.simulate.program import scores_of
 
 Named = dict[str, Tensor]
 OF_QUERIES = ("out", "lse", "delta", "dq")
@@ -63,8 +60,7 @@ def runs(case: Case, options: None) -> int:
 def answer(observation: Observation, options: None) -> Answer:
     """Return each tensor's condition numbers, of every rank and of all together."""
     case, targets = observation.case, observation.targets
-    problem, dropout = case.problem, scores_of(case).of_all(case.problem.queries, case.problem.seqlen).dropout
-    sums = targets.once("magnitudes", lambda: magnitudes(problem, targets.inputs, targets.reference, dropout))
+    sums = targets.once("magnitudes", lambda: magnitudes(case.problem, targets.inputs, targets.reference))
     found = {name: columns(case, sums, name, targets.target(case, name).values) for name in observation.compared}
     return Answer({name: {column: each.tolist() for column, each in one.items()} for name, one in found.items()})
 
@@ -99,8 +95,8 @@ def _count(case: Case, tensor: Tensor) -> Array:
     return np.maximum(1.0, elements * tokens.sum(1).numpy())
 
 
-def magnitudes(problem: Problem, inputs: Inputs, reference: Named, dropout: Dropout | None = None) -> Magnitudes:
-    """Of all elements. reference: in token layout; dropout: of all tokens."""
+def magnitudes(problem: Problem, inputs: Inputs, reference: Named) -> Magnitudes:
+    """Of all elements. reference: in token layout."""
     seen = seen_keys(problem.queries, problem.seqlen, **problem.seen_by)
     there = seen.to(inputs.q.device)  # once: a GPU is waited for
     mask = given_mask.in_four(problem, inputs.q.dtype, inputs.q.device)
@@ -115,7 +111,7 @@ def magnitudes(problem: Problem, inputs: Inputs, reference: Named, dropout: Drop
             beside = None if mask is None else mask[item % mask.shape[0]]
             if beside is not None:
                 beside = beside.expand(problem.heads, -1, -1).unflatten(0, (problem.heads_kv, -1))[groups, own]
-            _add_heads(found, (item, groups, own), of_queries, (k, v), problem, (seen, there), dropout, beside)
+            _add_heads(found, (item, groups, own), of_queries, (k, v), problem, (seen, there), beside)
     for name in set(reference) - {"delta"}:  # what rounds that is out
         squares[name] += reference[name].square()
     return found
@@ -140,7 +136,7 @@ def _of_heads(problem: Problem, x: Tensor, groups: slice, own: slice) -> Tensor:
 
 def _add_heads(
     found: Magnitudes, place: tuple[int, slice, slice], of_queries: Named, of_kv: tuple[Tensor, Tensor],
-    problem: Problem, seen: tuple[Tensor, Tensor], dropout: Dropout | None, beside: Tensor | None,
+    problem: Problem, seen: tuple[Tensor, Tensor], beside: Tensor | None,
 ) -> None:  # fmt: skip
     """Fill in the sums of query heads, add to those of their key/value heads.
 
@@ -151,7 +147,6 @@ def _add_heads(
         of_kv: k and v (G, 1, S, D), float64.
         problem: of the case.
         seen: the first key that a query sees, and the one after the last (Sq, 2), on the CPU and on their device.
-        dropout: of all tokens.
         beside: what is added to the scores of these heads, or hides them, (G, T, Sq, S).
     """
     item, groups, own = place
@@ -172,13 +167,7 @@ def _add_heads(
         hidden = (key < bounds[:, :1]) | (key >= bounds[:, 1:])
         p = (scores + added - lse).exp_().masked_fill_(hidden, 0.0)
         size = scores.abs_().masked_fill_(hidden, 0.0)
-        products, dropped = dout @ v.mT, p
-        if dropout is not None:
-            mask = dropout.of_heads(groups.start * share + own.start).block(rows, keys)
-            kept = mask.kept(range(item, item + 1), p.shape[0] * p.shape[1], scores)[0]
-            factor = kept.unflatten(0, p.shape[:2]) * mask.scale
-            products, dropped = products.mul_(factor), p * factor
-        ds = products.sub_(delta).mul_(p)
+        ds = (dout @ v.mT).sub_(delta).mul_(p)
         if "dbias" in found.absolute:
             for each, terms in ((found.absolute, ds.abs()), (found.squares, ds.square())):
                 mine = part_of(each["dbias"].transpose(1, 2), rows, keys)[item % len(each["dbias"])]
@@ -193,17 +182,16 @@ def _add_heads(
             for each, values in ((found.absolute, terms.abs()), (found.squares, terms.square())):
                 each["dsink"][0, 0].unflatten(0, (-1, share))[groups, own] += values.sum((2, 3))
         p2, ds2 = p.square(), ds.square()
-        dropped2 = p2 if dropout is None else dropped.square()
 
         softmax[:, :, rows] = 2 * (1 - p.amax(3)) * size.amax(3)
         absolute["lse"][:, :, rows] = 1 + (p * size).sum(3)
         squares["lse"][:, :, rows] = (p2 * (1 + size.square())).sum(3)
-        absolute["out"][:, :, rows] = spread = dropped @ v.abs()
-        squares["out"][:, :, rows] = terms = dropped2 @ v.square()
+        absolute["out"][:, :, rows] = spread = p @ v.abs()
+        squares["out"][:, :, rows] = terms = p2 @ v.square()
         absolute["delta"][:, :, rows] = (dout.abs() * spread).sum(3)
         of_delta = (dout.square() * (terms + out.square())).sum(3, keepdim=True)
         squares["delta"][:, :, rows] = of_delta.squeeze(3)
-        of_keys_here = {"dv": (dropped.mT @ dout.abs(), dropped2.mT @ dout.square())}
+        of_keys_here = {"dv": (p.mT @ dout.abs(), p2.mT @ dout.square())}
         pulled = p.mul_(slope)  # how ds moves with delta
         squares["dq"][:, :, rows] = scale**2 * (ds2 @ k.square() + of_delta * (pulled @ k).square())
         of_dk = scale**2 * (ds2.mT @ q.square() + pulled.square().mT @ (of_delta * q.square()))

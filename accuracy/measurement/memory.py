@@ -10,7 +10,7 @@ FLOAT64 = 8
 RANK_BYTES = 700 * 2**20
 """Of each rank on a shared GPU beyond its tensors: its CUDA context and libraries."""
 SCORE_COPIES = 10
-"""Copies of a score that a kernel keeps: weights, gradients, masks. A cap or a dropout's 64-bit hashes double it."""
+"""Copies of a score that a kernel keeps: weights, gradients, masks. A cap doubles it."""
 
 
 def bytes_needed(case: Case) -> int:
@@ -51,7 +51,7 @@ def _variant_bytes(case: Case) -> int:
     needed = (3 * query + 6 * key) * accumulated + 10 * (query + key) * stored
     if problem.heads != problem.heads_kv:  # a kernel may repeat k and v for every query head
         needed += 3 * key * problem.heads // problem.heads_kv * accumulated
-    copies = SCORE_COPIES * (1 if problem.softcap is None and problem.dropout is None else 2)
+    copies = SCORE_COPIES * (1 if problem.softcap is None else 2)
     needed += copies * kernel_of(case.kernel).scores_at_once(problem, case.device) * accumulated
     chunk, heads = (int(str(options.get(name) or 0)) for name in ("key_chunk", "heads_stride"))
     if case.world == "simulated" and case.device == "cuda":  # operands and results of several calls

@@ -16,15 +16,16 @@ import pyarrow as pa
 from torch import Tensor
 
 from accuracy.core import plugins
-from accuracy.core.case import Case
+from accuracy.core.case import Case, Problem
 from accuracy.inputs import drawing
 from accuracy.inputs.drawing import Inputs
 from accuracy.measurement import compute_device
 from accuracy.measurement.compare import Compared, blanked, compare
 from accuracy.measurement.targets import Targets
-from accuracy.reference import of_problem
+from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
 from accuracy.results.table import RESULTS_SCHEMA, SIDE_TABLES, Columns, Row
+from accuracy.runtime import given_mask
 from accuracy.runtime.sharding import cut, sharding_of
 from accuracy.simulate.program import Mode, Ran, RunRanks, simulate
 from accuracy.world.base import Results, Tensors
@@ -151,7 +152,16 @@ class Bench:
         if self._drawn is None or self._drawn[0] != key:
             self._drawn = key, drawing.draw(*key)
         inputs = drawing.round_to(self._drawn[1], dtype, self.device_of(case))
-        return inputs, of_problem.compute(case.problem, inputs, case.seed)
+        return inputs, reference_of(case.problem, inputs)
+
+
+def reference_of(problem: Problem, inputs: Inputs) -> Reference:
+    """The reference of a problem's inputs, with its masks and its sinks."""
+    return float64.attention(
+        *inputs.tensors, scale=problem.softmax_scale, **problem.seen_by, softcap=problem.softcap,
+        sinks=problem.sink_logits, mask=given_mask.in_four(problem, inputs.q.dtype, inputs.q.device),
+        of_bias=given_mask.of_gradient(problem) or (1, 1, 0, 0),
+    )  # fmt: skip
 
 
 def repeats_of(case: Case) -> int:

@@ -90,7 +90,7 @@ class Targets:
             kernel = build_kernel(case)
             q, k, v, dout = self.given.tensors
             problem, dtype = case.problem, q.dtype
-            scores = scores_of(case).of_all(problem.queries, problem.seqlen)
+            scores = scores_of(case)
             blocks = whole_blocks(problem.visibility, problem.query_offset, problem.queries, problem.seqlen)
             out, lse = calls.forward_rows(
                 lambda block: calls.forward(kernel, scores, block, q, k, v, dtype), blocks, q, k

@@ -10,13 +10,11 @@ with whole rows at a time, so that no online softmax is needed. A cap c makes th
 more factor, 1 - tanh(s / c)^2. A sink is one more score in the sum of lse, and dsink = - sum exp(sink - lse) delta.
 Where lse has a gradient too, delta - dlse stands in the place of delta in ds and dsink. A bias is added to the capped
 scores; its gradient is ds without the cap's factor, summed over what it is broadcast to.
-Dropout multiplies p by factors f, which are given: out = (f p) v, dv = (f p)^T dout, ds = p (f (dout v^T) - delta).
 The scale stays a Python float (float64) throughout.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -54,13 +52,12 @@ class Reference:
 def attention(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, scale: float, causal: bool, top_left: bool = False,
     window: int | None = None, documents: Sequence[int] = (), softcap: float | None = None,
-    sinks: Sequence[float] = (), dropped: Callable[[int, int, slice, slice], Tensor] | None = None,
-    mask: Tensor | None = None, dlse: Tensor | None = None, of_bias: Sequence[int] = (1, 1, 0, 0),
+    sinks: Sequence[float] = (), mask: Tensor | None = None, dlse: Tensor | None = None,
+    of_bias: Sequence[int] = (1, 1, 0, 0),
 ) -> Reference:  # fmt: skip
     """The reference for q (B, Sq, H, D), k (B, S, Hk, D), v (B, S, Hk, Dv) and dout (B, Sq, H, Dv) of any dtype.
 
-    See `seen_keys` for the mask. dropped: the factors f, float64 (queries, keys), of an item, a query head, and a range
-    of queries and one of keys. mask: another one beside the first, (1 or B, 1 or H, Sq, S): bool, true where a key is
+    See `seen_keys` for the mask. mask: another one beside the first, (1 or B, 1 or H, Sq, S): bool, true where a key is
     seen, or numbers that are added to the scores; a row that it leaves no key has out 0, lse -inf and no gradients.
     dlse: (B, H, Sq), the gradient of lse. of_bias: the shape of a bias whose gradient is asked for, (1 or B, 1 or H,
     1 or Sq, 1 or S). Raises ValueError where a query would see no key, and RuntimeError when TF32 or autocast could
@@ -79,10 +76,9 @@ def attention(
     for item in range(batch):
         for head_kv in range(k.shape[2]):
             for head in range(head_kv * share, (head_kv + 1) * share):
-                factors = None if dropped is None else partial(dropped, item, head)
                 own = None if mask is None else mask[item % mask.shape[0], head % mask.shape[1]]
                 through = None if dlse is None else dlse[item, head].double()[:, None]
-                given = (q, k, v, dout, scale, seen, there, softcap, sinks, factors, own, through)
+                given = (q, k, v, dout, scale, seen, there, softcap, sinks, own, through)
                 _one_head(reference, item, head, head_kv, *given)
     return reference
 
@@ -121,7 +117,7 @@ def assert_exact_arithmetic(device: str) -> None:
 def _one_head(
     reference: Reference, item: int, head: int, head_kv: int, q: Tensor, k: Tensor, v: Tensor, dout: Tensor,
     scale: float, seen: Tensor, there: Tensor, softcap: float | None, sinks: Sequence[float],
-    factors: Callable[[slice, slice], Tensor] | None, mask: Tensor | None, dlse: Tensor | None,
+    mask: Tensor | None, dlse: Tensor | None,
 ) -> None:  # fmt: skip
     """Fill one query head's out, lse, dq, delta; add to its key/value head's dk, dv. there: `seen` on the device."""
     query, gradient = q[item, :, head].double(), dout[item, :, head].double()
@@ -155,12 +151,9 @@ def _one_head(
         weights = scores.sub_(lse).exp_()
         if mask is not None:
             weights.masked_fill_(lse.isneginf(), 0.0)
-        factor = None if factors is None else factors(slice(first, last), any_row)
-        used = weights if factor is None else weights * factor
-        out = used @ value[any_row]
+        out = weights @ value[any_row]
         delta = (gradient[first:last] * out).sum(dim=1, keepdim=True)
         slope = gradient[first:last] @ value[any_row].T
-        slope = slope if factor is None else slope.mul_(factor)
         pull = delta if dlse is None else delta - dlse[first:last]
         slope.sub_(pull).mul_(weights)
         if dbias.numel():
@@ -174,7 +167,7 @@ def _one_head(
         reference.delta[item, head, first:last] = delta.squeeze(1)
         reference.dq[item, first:last, head] = (slope @ key[any_row]).mul_(scale)
         dk[any_row] += (slope.T @ query[first:last]).mul_(scale)
-        dv[any_row] += used.T @ gradient[first:last]
+        dv[any_row] += weights.T @ gradient[first:last]
     reference.dk[item, :, head_kv] += dk
     reference.dv[item, :, head_kv] += dv
 

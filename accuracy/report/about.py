@@ -8,20 +8,18 @@ from typing import Any
 
 import pandas as pd
 
-from accuracy.core import fields, paths
+from accuracy.core import fields
 from accuracy.core.dtype import DTYPES
 from accuracy.core.number import count
 from accuracy.report.folder import Run
-from accuracy.results.claim import Claim, experiment_folder
 from accuracy.results.table import FAILED, OK, UNSUPPORTED
 
 MOST_VALUES = 4
 
 
-def facts_line(run: Run, claims: list[Claim]) -> str:
-    """Device, kernel, mask, tokens, heads, dtypes, seeds and claims in short words, joined by a dot."""
-    every, held = run.cases, [claim.holds for claim in claims]
-    open_ = f" ({held.count(None)} cannot be judged here)" if None in held else ""
+def facts_line(run: Run) -> str:
+    """Device, kernel, mask, tokens, heads, dtypes and seeds in short words, joined by a dot."""
+    every = run.cases
     cases = every[every["status"] == OK] if (every["status"] == OK).any() else every
     provenance = run.record.get("provenance")
     device = provenance.get("device_name") if isinstance(provenance, dict) else None
@@ -33,7 +31,6 @@ def facts_line(run: Run, claims: list[Claim]) -> str:
         _heads(cases),
         _listed(sorted(cases["dtype"].unique(), key=lambda name: DTYPES[name].precision), "dtype"),
         count(cases["seed"].nunique(), "seed"),
-        f"claims held: {held.count(True)} of {len(held) - held.count(None)}{open_}" if held else "",
     )
     return " · ".join(filter(None, parts))
 
@@ -90,13 +87,3 @@ def environment(record: Mapping[str, Any]) -> dict[str, str]:
     written = {name: json.dumps(record[name], indent=2, default=str, ensure_ascii=False) if record.get(name) else ""
                for name in ("provenance", "config")}  # fmt: skip
     return {"command": str(record.get("command") or "not recorded"), **written}
-
-
-def readme(experiment: str) -> tuple[str, str]:
-    """The file that says what an experiment asked, expected and found, and its public address; empty where there is
-    none. What a mailed page does not have beside it is not linked to."""
-    folder = experiment_folder(experiment)
-    if folder is None or not (folder / "README.md").is_file():
-        return "", ""
-    path = f"experiments/{experiment}/README.md"
-    return path, paths.address_of(path)

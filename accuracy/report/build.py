@@ -61,8 +61,6 @@ def _parts(made: Material) -> dict[str, Any]:
     run = made.run
     return {
         "run": run,
-        "claims": made.claims,
-        "readme": ("", "") if run.is_of_a_user else about.readme(run.experiment),
         "environment": about.environment(run.record),
         "reasons": about.reasons(run.cases),
         "why": why(made),

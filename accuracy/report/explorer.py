@@ -12,7 +12,7 @@ import base64
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +24,9 @@ from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.number import count
 from accuracy.report.about import command
 from accuracy.report.folder import Material
-from accuracy.report.series import SINGLE_DEVICE, facets_of, with_labels
+from accuracy.report.series import SINGLE_DEVICE
 from accuracy.report.worst import gravest
-from accuracy.results.table import ALL_RANKS, LOSSES, METRICS, METRICS_OF_PAIRS, OK
+from accuracy.results.table import ALL_RANKS, LOSSES, METRICS, METRICS_OF_PAIRS
 from accuracy.verdict.facts import Worst
 from accuracy.verdict.growth import FEWEST_WORLD_SIZES, Growth, fit_growth
 from accuracy.verdict.label import ROUNDING
@@ -36,7 +36,6 @@ BUDGET_BYTES = 2_600_000  # of base64 text: 50,000 rows fit, and the page stays 
 COMFORTABLE_BYTES = 950_000  # what rows may cost before they are cut to what a page shows
 MOST_POSITION_BYTES = 250_000
 MOST_LEGIBLE_WORLD = 16  # ranks whose chunks can be told apart in a line along the sequence
-MOST_SETTINGS = 2  # whose positions a published run keeps
 WHOLE_DIGITS = 6  # of rows over all ranks always: the page joins their seeds and rounds once, as its tables do
 OF_RANKS = ("error_rel", "error_max", "error_mean", "diff_rel", "diff_max", "diff_mean", "x_single_device",
             "worst_token")  # fmt: skip
@@ -208,23 +207,6 @@ def _positions(profiles: pd.DataFrame | None, setting: str) -> str:
         if len(_base64([text])) <= MOST_POSITION_BYTES:
             return text
     return ""
-
-
-def published_positions(results: pd.DataFrame, positions: pd.DataFrame) -> pd.DataFrame:
-    """The errors along the sequence that a published run keeps: of its coarsest settings, where chunks are legible."""
-    measured = results[(results["status"] == OK) & results["tensor"].notna()]
-    shown: list[str] = []
-    for facet in facets_of(with_labels(results).loc[measured.index])[:MOST_SETTINGS]:
-        rows = facet[facet["case_id"].isin(positions["case_id"])]
-        size = chosen_world(rows["world_size"].unique().tolist()) if len(rows) else None
-        shown += [*rows.loc[(rows["world_size"] == size) | (rows["variant"] == SINGLE_DEVICE), "case_id"]]
-    return positions[positions["case_id"].isin(shown)]
-
-
-def chosen_world(sizes: Sequence[int]) -> int:
-    """The largest world size whose chunks can still be told apart, else the smallest that has chunks at all."""
-    legible = [size for size in sizes if 1 < size <= MOST_LEGIBLE_WORLD]
-    return int(max(legible) if legible else min([size for size in sizes if size > 1] or sizes))
 
 
 def _values(values: pd.Series, digits: np.ndarray | int) -> str:

@@ -59,7 +59,7 @@ def answer(made: Material, drift: Drift | None = None) -> Answer:
     advice = BEYOND_IS_A_FACT if drift and not blamed and worst else text
     tiles = (*drift.tiles, tiles[0], tiles[-1]) if drift else tiles
     words = defined(*(tile.label for tile in tiles), *measured["tensor"].unique())
-    return Answer(badge, title, tiles, advice, command, about.facts_line(run, made.claims), words, worst)
+    return Answer(badge, title, tiles, advice, command, about.facts_line(run), words, worst)
 
 
 def _cases(run: Run) -> dict[str, int]:

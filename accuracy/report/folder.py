@@ -9,12 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from accuracy.core import fields
 from accuracy.core.errors import ConfigError, printable
 from accuracy.report import series
 from accuracy.report.worst import furthest_first
 from accuracy.results import storage, table
-from accuracy.results.claim import Claim, judge
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.diagnosis import diagnoses
 from accuracy.verdict.facts import Facts
@@ -47,11 +45,6 @@ class Run:
         return str(self.record.get("experiment") or "adhoc")
 
     @property
-    def is_of_a_user(self) -> bool:
-        """Whether it answers somebody's question about a function or a variant: our experiments' notes are none."""
-        return self.experiment == DIAGNOSE or bool(self.results["options"].map(fields.is_foreign).any())
-
-    @property
     def cases(self) -> pd.DataFrame:
         """The first row of every case: its identity and status."""
         return self.results.drop_duplicates("case_id")
@@ -82,7 +75,7 @@ def read_folder(folder: Path, results: pd.DataFrame | None = None) -> Run:
     try:
         if storage.is_damaged(folder):
             raise NoReport(
-                f"{folder}/{storage.SUMS} does not fit its files: one is damaged; restore or publish them again"
+                f"{folder}/{storage.SUMS} does not fit its files: one is damaged; restore them or accept a run again"
             )
         results = table.read_results(folder) if results is None else results
         positions, steps, hypotheses = (table.read_side(folder, name) for name in ("positions", "steps", "hypotheses"))
@@ -106,7 +99,6 @@ class Material:
     facts of each variant, gravest first."""
 
     run: Run
-    claims: list[Claim]
     labelled: pd.DataFrame
     measured: pd.DataFrame
     verdicts: pd.DataFrame
@@ -128,5 +120,4 @@ def material_of(run: Run) -> Material:
     cells = with_names(judged[judged["label"] != NOT_MEASURED], names)
     found = [] if cells.empty else diagnoses(cells.drop(columns="named"), run.results, run.steps, run.hypotheses)
     found = furthest_first(found, measured)
-    claims = [] if run.is_of_a_user else judge(run.experiment, run.results)
-    return Material(run, claims, labelled.drop(columns="named"), measured, judged, cells, found)
+    return Material(run, labelled.drop(columns="named"), measured, judged, cells, found)

@@ -65,13 +65,6 @@ def in_reading_order(labelled: pd.DataFrame) -> pd.DataFrame:
     return labelled.loc[keys.sort_values(order, kind="stable").index].reset_index(drop=True)
 
 
-def facets_of(labelled: pd.DataFrame) -> list[pd.DataFrame]:
-    """The rows of each facet, coarsest dtype first."""
-    found = [(str(rows["dtype"].iloc[0]), str(label), rows) for label, rows in labelled.groupby("facet")]
-    found.sort(key=lambda each: (_FINENESS.get(each[0], 0.0), *each[:2]))
-    return [rows for *_, rows in found]
-
-
 def geometric_means(rows: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
     """Of columns, by the values of the keys, sorted; rows that lack one of these are left out."""
     groups = rows.groupby(list(keys))

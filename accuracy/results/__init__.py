@@ -1,1 +1,1 @@
-"""The table: schema, reading, writing, checks, claims. Nothing here imports torch."""
+"""The table: schema, reading, writing, checks. Nothing here imports torch."""

@@ -81,7 +81,7 @@ def of_table(folder: Path, about: dict[str, Any], rows: pa.Table, signed: bool =
     faults = () if signed else completeness.faults(about, results)
     planned = results["case_id"].isin(about["cases"])
     if signed and (not planned.all() or results["case_id"].nunique() != len(about["cases"])):
-        raise ConfigError(f"{folder}: its table and its run.json name different cases; publish it again")
+        raise ConfigError(f"{folder}: its table and its run.json name different cases; accept a run again")
     results = results[planned].reset_index(drop=True)
     if fault := _damage_of_table(results):
         if faults and faults[0].text != completeness.NO_PLAN:
@@ -104,7 +104,7 @@ def _published(folder: Path, signed: bool) -> RunTable:
     if signed and not _guarded(folder / storage.SUMS, lambda: storage.sums_hold(folder, contents)):
         raise ConfigError(
             f"{folder}/{storage.SUMS} does not fit its files: one is damaged or was changed by hand; "
-            "restore them from version control, or publish again"
+            "restore them from version control, or accept a run again"
         )
     about, path = _record(folder, contents["run.json"]), folder / "results.parquet"
     return of_table(folder, about, _guarded(path, lambda: _parquet(contents["results.parquet"])), signed)
@@ -128,7 +128,7 @@ def _guarded(path: Path, read: Callable[[], Any]) -> Any:
         return read()
     except Exception as error:
         why = printable(" ".join(str(error).split())[:160])
-        raise ConfigError(f"{path} cannot be read ({type(error).__name__}: {why}); publish it again") from error
+        raise ConfigError(f"{path} cannot be read ({type(error).__name__}: {why}); restore it") from error
 
 
 def _dataset(path: Path) -> pa.Table:

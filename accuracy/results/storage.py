@@ -1,18 +1,14 @@
 """Tables on disk: the cases of a run, each written whole or not at all, and published tables, written in few bytes.
 
 A kill loses at most the case at hand. A published table leaves out empty columns, numbers that reading rebuilds
-(`derived.py`) and, of single ranks, those that nothing reads. Its rows of all ranks keep every digit; numbers of single
-ranks are rounded to 12 significant bits, an error of at most 2^-12 = 2.4e-4 of the number. Numbers that others follow
-from have 13 bits, so that their quotients and products have that error too; one that has not is written. A table that
-the gate compares with is not rounded. Every number stays a float64, so that none overflows: byte stream split and
-compression make the zeros of a rounded number's last bytes free.
+(`derived.py`) and, of single ranks, those that nothing reads.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +20,7 @@ import pyarrow.parquet as pq
 from accuracy.core import fields
 from accuracy.core.paths import whole_file
 from accuracy.results import table
-from accuracy.results.derived import SUMMARIES, summaries, without_derived
+from accuracy.results.derived import without_derived
 from accuracy.results.table import OK, RESULTS_SCHEMA, SIDE_TABLES, UNSUPPORTED, Columns, Row
 
 if TYPE_CHECKING:
@@ -143,46 +139,37 @@ def _read_file(path: Path) -> CaseFile | None:
     return CaseFile(content, Finished(rows[0]["status"], rows[0]["code"]) if ended else None)
 
 
-SIGNIFICANT_BITS = 12
-_ROUNDED = {*table.METRICS, *table.LOSSES, *table.METRICS_OF_PAIRS, "error_rms", "error_max"}
 _SAME_NUMBERS = (  # rows that share a reference lie next to each other: their equal numbers compress to nothing
     "kernel", "kernel_options", "tensor", "inputs", "inputs_options", "dtype", "mask", "batch", "seqlen", "heads",
     "heads_kv", "head_dim", "seed", "world_size", "sharding", "rank",
 )  # fmt: skip
-_SUMMARISED = {name for names in SUMMARIES.values() for name in names}
 UNREAD = (  # of single ranks no page, rule of the verdict or of the gate, or experiment reads these
     "error_bias_t", "error_outward", "single_device_bias", "single_device_outward", "single_device_max", "floor_mean",
     "worst_batch", "worst_head", "worst_dim", "ulp_max",
 )  # fmt: skip
 UNREAD_OF_BASELINE = ("error_gain_se", "error_mean", "diff_mean", "diff_max")  # the gate reads no more of single ranks
-_UNDRAWN = ("error_max", "drift_rms", "drift_max", "drift_differ")
 
 
-def lean_results(full: pd.DataFrame, every_digit: bool = False) -> pa.Table:
-    """The rows of all ranks with all columns, then those of single ranks with what is read of them; these are rounded
-    unless every digit is asked for."""
+def without_numbers(rows: pa.Table, names: Collection[str]) -> pa.Table:
+    """The rows with these columns empty, where they have them."""
+    for name in {*names} & {*rows.column_names}:
+        rows = with_column(rows, name, np.full(len(rows), np.nan))
+    return rows
+
+
+def read_by_the_gate(single: pa.Table) -> pa.Table:
+    """Rows of single ranks with what a baseline needs of them."""
+    return without_numbers(single, (*UNREAD, *UNREAD_OF_BASELINE))
+
+
+def lean_results(full: pd.DataFrame, lean: Callable[[pa.Table], pa.Table] = read_by_the_gate) -> pa.Table:
+    """The rows of all ranks with all columns, then those of single ranks as `lean` leaves them."""
     content = pa.Table.from_pandas(without_derived(full), RESULTS_SCHEMA, preserve_index=False)
     content = content.drop_columns([name for name in content.column_names if content[name].null_count == len(content)])
     content = content.sort_by([(name, "ascending") for name in _SAME_NUMBERS if name in content.column_names])
     each_rank = pc.fill_null(pc.greater_equal(content["rank"], 0), False)
-    single = content.filter(each_rank)
-    single = _without_unread(single if every_digit else _summarised(single), every_digit)
-    parts = [content.filter(pc.invert(each_rank)), single]
+    parts = [content.filter(pc.invert(each_rank)), lean(content.filter(each_rank))]
     return pa.concat_tables(parts).replace_schema_metadata(RESULTS_SCHEMA.metadata)  # which sorting forgets
-
-
-def _without_unread(single: pa.Table, baseline: bool) -> pa.Table:
-    """Rows of single ranks without the numbers that nothing reads of them; the gate compares biases with a baseline."""
-    for name in {*UNREAD, *(UNREAD_OF_BASELINE if baseline else ["error_bias"])} & {*single.column_names}:
-        single = _with_column(single, name, np.full(len(single), np.nan))
-    return single
-
-
-def lean_positions(drawn: pd.DataFrame) -> pa.Table:
-    """Error along the sequence, rounded, without what no page draws. drawn: what
-    `report.explorer.published_positions` gives."""
-    full = pa.Table.from_pandas(drawn, table.POSITIONS_SCHEMA, preserve_index=False)
-    return _rounded(full.drop_columns([name for name in full.column_names if name in _UNDRAWN]))
 
 
 def write_table(content: pa.Table, path: Path) -> None:
@@ -194,31 +181,8 @@ def write_table(content: pa.Table, path: Path) -> None:
     pq.write_table(content, path, compression="zstd", compression_level=19, write_page_checksum=True, **options)
 
 
-def rounded(values: np.ndarray, bits: int = SIGNIFICANT_BITS) -> np.ndarray:
-    """Float64 values to so many significant bits, to the nearest, ties to even; what would overflow stays as it is."""
-    mantissa, exponent = np.frexp(values)
-    with np.errstate(over="ignore"):
-        result = np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
-    return np.where(np.isfinite(result), result, values)
-
-
-def _summarised(full: pa.Table) -> pa.Table:
-    rows = _rounded(full, finer=_SUMMARISED)
-    for name, found in summaries(rows.to_pandas()).items():
-        exact = full[name].to_numpy()
-        written = np.abs(found - exact) > np.abs(exact) * 2.0**-SIGNIFICANT_BITS
-        rows = _with_column(rows, name, np.where(written | found.isna(), rows[name].to_numpy(), np.nan))
-    return rows
-
-
-def _rounded(rows: pa.Table, finer: Collection[str] = ()) -> pa.Table:
-    for name in _ROUNDED & {*rows.column_names}:
-        bits = SIGNIFICANT_BITS + (name in finer)
-        rows = _with_column(rows, name, rounded(rows[name].to_numpy().astype("float64"), bits))
-    return rows
-
-
-def _with_column(rows: pa.Table, name: str, values: np.ndarray) -> pa.Table:
+def with_column(rows: pa.Table, name: str, values: np.ndarray) -> pa.Table:
+    """The table with these values, NaN where there is none, in one of its columns."""
     index = rows.schema.get_field_index(name)
     field = rows.schema.field(index)
     return rows.set_column(index, field, pa.array(values, from_pandas=True).cast(field.type))

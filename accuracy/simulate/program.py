@@ -16,7 +16,6 @@ from accuracy.kernel.base import Kernel, kernel_of
 from accuracy.kernel.block import calls
 from accuracy.kernel.block.calls import Scores
 from accuracy.runtime import device, given_mask
-from accuracy.runtime.dropout import Dropout
 from accuracy.simulate import batched
 from accuracy.variant.base import WROTE, Rank, Schedule, schedule_of
 from accuracy.world import simulated
@@ -64,11 +63,10 @@ def build_kernel(case: Case) -> Kernel:
 def scores_of(case: Case) -> Scores:
     """What becomes of q k^T in a case."""
     problem = case.problem
-    dropout = None if problem.dropout is None else Dropout(problem.dropout, case.seed)
     mask = given_mask.in_four(problem, getattr(torch, case.dtype), case.device)
     of_bias, dtype = given_mask.of_gradient(problem), getattr(torch, accumulation_dtype(case.dtype))
     dbias = torch.zeros(of_bias, dtype=dtype, device=case.device) if of_bias else None
-    return Scores(problem.softmax_scale, problem.softcap, dropout, mask, dbias)
+    return Scores(problem.softmax_scale, problem.softcap, mask, dbias)
 
 
 @dataclass(frozen=True)
@@ -216,9 +214,9 @@ def _simulated(work: Work, program: Program) -> list[Results]:
 def _batched(way: str, work: Work, shards: Sequence[Tensors]) -> list[Results] | None:
     # not where single ranks are watched, nor in a poisoned world: there the NaN around a rank's inputs shows what a
     # kernel reads beside them, and other ranks' tensors would not
-    # nor with dropout: each rank has a mask of its own; nor where ranks hold unequally many tokens
-    mode, dropout = work.mode, work.case.problem.dropout
-    alone = mode.poison or mode.unwaited or dropout is not None or lengths_of(work.case.variant.sharding)
+    # nor where ranks hold unequally many tokens
+    mode = work.mode
+    alone = mode.poison or mode.unwaited or lengths_of(work.case.variant.sharding)
     if not work.batched or work.rank_type is not Rank or alone or work.case.device not in BATCHED_DEVICES:
         return None
     schedule, anywhere = work.part(way, simulated.SimulatedWorld(0, work.case.world_size, simulated.Mail()))

@@ -19,7 +19,6 @@ from accuracy.kernel.block import calls
 from accuracy.kernel.block.calls import Scores
 from accuracy.kernel.block.running_state import RunningState, SoftmaxState
 from accuracy.runtime.rounding import by_heads
-from accuracy.runtime.sharding import token_map
 from accuracy.variant.join import Accumulator, Running
 from accuracy.world.base import Results, Tensors, World
 
@@ -75,27 +74,11 @@ class Rank:
         word = self.precision.dtype(place, str(self.dtype).removeprefix("torch."))
         return by_heads(x, FORMATS[INPUT_FORMATS[word]]) if word in INPUT_FORMATS else x.to(self.place(place))
 
-    def meeting(self, source: int | None, length: int) -> "Rank":
-        """Return the rank for the step in which it has the keys of rank `source` (None: of all ranks): its dropout mask
-        is that of these keys. length: the tokens of each rank."""
-        dropout = self.scores.dropout
-        if dropout is None:
-            return self
-        count = shardings.total(self.sharding, length, self.world.size)
-        tokens = [each[each < count] for each in token_map(self.sharding, count, self.world.size)]
-        keys = torch.arange(count) if source is None else tokens[source]
-        return replace(self, scores=replace(self.scores, dropout=dropout.at(tokens[self.world.rank], keys)))
-
     def widest(self, x: Tensor) -> Tensor:
         """Return a rank's tensor (B, n_r, heads, D), with zeros behind its tokens where another rank holds more, as
         buffers that travel have one size."""
         missing = shardings.most(self.sharding, x.shape[1]) - x.shape[1]
         return F.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x
-
-    def of_heads(self, first: int) -> "Rank":
-        """Return the rank with the dropout mask of the query heads from `first` on."""
-        dropout = self.scores.dropout
-        return self if dropout is None else replace(self, scores=replace(self.scores, dropout=dropout.of_heads(first)))
 
     @property
     def lse_dtype(self) -> torch.dtype:
@@ -153,18 +136,16 @@ class Rank:
 
     def attend_rows(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return out (B, Sq, H, D) and lse (B, H, Sq) of all keys (B, S, Hk, D); nothing is merged."""
-        whole, blocks = self._of_the_whole(q, k)
-        return calls.forward_rows(lambda block: whole.attend(block, q, k, v), blocks, q, k)
+        return calls.forward_rows(lambda block: self.attend(block, q, k, v), self._blocks_of_all(q, k), q, k)
 
     def differentiate_rows(self, dout: Tensor, q: Tensor, k: Tensor, *others: Tensor) -> Tensors:
         """Return dq (B, Sq, H, D), dk, dv (B, S, Hk, D); others: v, and out and lse of all keys."""
-        whole, blocks = self._of_the_whole(q, k)
-        return calls.backward_rows(lambda each: whole.differentiate(each, dout, q, k, *others), blocks, q, k)
+        blocks = self._blocks_of_all(q, k)
+        return calls.backward_rows(lambda each: self.differentiate(each, dout, q, k, *others), blocks, q, k)
 
-    def _of_the_whole(self, q: Tensor, k: Tensor) -> tuple["Rank", list[Block]]:
-        """Return the rank with the dropout mask of all queries and keys, and their blocks: every query is in one."""
-        whole = replace(self, scores=self.scores.of_all(q.shape[1], k.shape[1]))
-        return whole, whole_blocks(self.visibility, self.query_offset, q.shape[1], k.shape[1])
+    def _blocks_of_all(self, q: Tensor, k: Tensor) -> list[Block]:
+        """Return the blocks of all queries and keys: every query is in one."""
+        return whole_blocks(self.visibility, self.query_offset, q.shape[1], k.shape[1])
 
 
 @dataclass(frozen=True)

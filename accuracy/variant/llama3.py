@@ -78,9 +78,8 @@ async def _gathered(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> AsyncIterato
 def attend(rank: Rank, everything: Tensors, group: HeadGroup, q: Tensor, out: Tensor, lse: Tensor) -> None:
     """Fill in the out and lse of a group of heads. everything: all its keys and values (B, S, Hk', D), in sequence."""
     keys, values = everything
-    met = rank.meeting(None, q.shape[1]).of_heads(group.query.start)
     for block in blocks(rank, q.shape[1]):
-        out_block, lse_block = met.attend(block, q[:, :, group.query], keys, values)
+        out_block, lse_block = rank.attend(block, q[:, :, group.query], keys, values)
         out[:, block.query, group.query] = out_block
         lse[:, group.query, block.query] = lse_block
 
@@ -90,10 +89,9 @@ def differentiate(rank: Rank, everything: Tensors, group: HeadGroup, dq: Tensor,
     D). given: dout, q, out, lse of all heads."""
     dout, q, out = (x[:, :, group.query] for x in given[:3])
     lse, (keys, values) = given[3][:, group.query], everything
-    met = rank.meeting(None, q.shape[1]).of_heads(group.query.start)
     dk, dv = (torch.zeros_like(x, dtype=rank.place("dkv_accumulator")) for x in everything)
     for block in blocks(rank, q.shape[1]):
-        dq_block, dk_block, dv_block = met.differentiate(block, dout, q, keys, values, out, lse)
+        dq_block, dk_block, dv_block = rank.differentiate(block, dout, q, keys, values, out, lse)
         dq[:, block.query, group.query] = dq_block
         dk[:, block.key] += dk_block
         dv[:, block.key] += dv_block
@@ -148,7 +146,7 @@ class Llama3(Schedule):
 
 SCHEDULE = Llama3(
     shardings=("contiguous", "zigzag", UNEVEN),
-    features=("window", "documents", "softcap", "head_dim_v", "sinks", "dropout"),
+    features=("window", "documents", "softcap", "head_dim_v", "sinks"),
     precision=Precision(dkv_accumulator="input", gradient_wire="input"),
     forward_places=("partial", "wire"),
     backward_places=("gradient_partial", "dkv_accumulator", "wire", "gradient_wire"),

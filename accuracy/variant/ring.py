@@ -32,11 +32,9 @@ def distance(rank: Rank) -> int:
     return 1 if rank.precision.ring_direction == "next" else -1
 
 
-async def _turns(
-    ring: "Ring", rank: Rank, k: Tensor, v: Tensor
-) -> AsyncIterator[tuple[Rank, list[Block], Tensor, Tensor]]:
-    """Yield for each step the rank, the blocks that it computes, and the keys and values that it has now: its own at
-    first, then its upstream neighbour's, ...
+async def _turns(ring: "Ring", rank: Rank, k: Tensor, v: Tensor) -> AsyncIterator[tuple[list[Block], Tensor, Tensor]]:
+    """Yield for each step the blocks that the rank computes, and the keys and values that it has now: its own at first,
+    then its upstream neighbour's, ...
 
     The exchange of each step starts before the keys at hand are used. Shards of fewer tokens than the largest are
     filled up for it. A rank's own keys are never rounded for the wire. With
@@ -47,15 +45,14 @@ async def _turns(
     for step in range(size):
         source = ring.source(rank, step)
         arriving = rank.world.exchange(travelling, *ring.hop(rank, step)) if step + 1 < size else None
-        met = rank.meeting(source, k.shape[1])
         if source == own:
-            yield met, [] if last else ring.blocks(rank, source, k.shape[1]), k, v
+            yield [] if last else ring.blocks(rank, source, k.shape[1]), k, v
         else:
-            yield met, ring.blocks(rank, source, k.shape[1]), travelling[0].to(rank.dtype), travelling[1].to(rank.dtype)
+            yield ring.blocks(rank, source, k.shape[1]), travelling[0].to(rank.dtype), travelling[1].to(rank.dtype)
         if arriving is not None:
             travelling = await arriving
     if last:
-        yield rank.meeting(own, k.shape[1]), ring.blocks(rank, own, k.shape[1]), k, v
+        yield ring.blocks(rank, own, k.shape[1]), k, v
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Ring(Schedule):
     """blocks: what a rank computes of a source's keys; by default the diagonal under the mask, everything before it in
     full, nothing after it, and less with windows or documents."""
 
-    features: tuple[str, ...] = ("window", "documents", "softcap", "head_dim_v", "sinks", "dropout")
+    features: tuple[str, ...] = ("window", "documents", "softcap", "head_dim_v", "sinks")
     forward_places: tuple[str, ...] = (
         "partial", "out_accumulator", "lse", "merge", "wire", "ring_direction", "ring_order",
     )  # fmt: skip
@@ -89,9 +86,9 @@ class Ring(Schedule):
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """See `Schedule.forward`."""
         running = rank.running(q)
-        async for met, found, k_there, v_there in _turns(self, rank, k, v):
+        async for found, k_there, v_there in _turns(self, rank, k, v):
             for block in found:
-                met.join(running, block, q, k_there, v_there)
+                rank.join(running, block, q, k_there, v_there)
         return running.result(rank.dtype, rank.lse_dtype)
 
     async def backward(
@@ -101,10 +98,10 @@ class Ring(Schedule):
         like = {"dq": q, "dk": rank.widest(k), "dv": rank.widest(v)}
         dq, dk, dv = (rank.accumulator(name, x) for name, x in like.items())
         hops, step, travelling = rank.world.size if rank.world.size > 1 else 0, 0, None
-        async for met, found, k_there, v_there in _turns(self, rank, k, v):
+        async for found, k_there, v_there in _turns(self, rank, k, v):
             gradients = []
             for block in found:
-                dq_block, dk_block, dv_block = met.differentiate(block, dout, q, k_there, v_there, out, lse)
+                dq_block, dk_block, dv_block = rank.differentiate(block, dout, q, k_there, v_there, out, lse)
                 dq.add(block.query, dq_block)
                 gradients.append((block.key, dk_block, dv_block))
             await _receive(travelling, dk, dv)

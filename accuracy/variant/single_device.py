@@ -24,7 +24,7 @@ class SingleDevice(Schedule):
 
 SCHEDULE = SingleDevice(
     features=(
-        "cross_lengths", "top_left", "window", "documents", "softcap", "head_dim_v", "sinks", "attn_mask", "dropout",
+        "cross_lengths", "top_left", "window", "documents", "softcap", "head_dim_v", "sinks", "attn_mask",
     ),
     forward_places=("partial",),
     backward_places=("gradient_partial",),

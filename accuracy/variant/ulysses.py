@@ -24,7 +24,7 @@ class Ulysses(Schedule):
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """See `Schedule.forward`."""
         q, k, v = await to_heads(rank, q, *one_per_rank(rank, k, v))
-        out, lse = rank.of_heads(rank.world.rank * q.shape[2]).attend_rows(q, k, v)
+        out, lse = rank.attend_rows(q, k, v)
         (out,) = await to_tokens(rank, rank.place("wire"), out.to(rank.dtype))
         (lse,) = await to_tokens(rank, rank.lse_dtype, lse.transpose(1, 2).unsqueeze(-1))
         return out.to(rank.dtype), lse.squeeze(-1).transpose(1, 2).contiguous()
@@ -36,7 +36,7 @@ class Ulysses(Schedule):
         heads_kv = k.shape[2]
         dout, q, out, k, v = await to_heads(rank, dout, q, out, *one_per_rank(rank, k, v))
         lse = await lse_to_heads(rank, lse)
-        gradients = rank.of_heads(rank.world.rank * q.shape[2]).differentiate_rows(dout, q, k, v, out, lse)
+        gradients = rank.differentiate_rows(dout, q, k, v, out, lse)
         dq, dk, dv = await to_tokens(rank, rank.place("gradient_wire"), *gradients)
         return dq.to(rank.dtype), sum_copies(rank, dk, heads_kv), sum_copies(rank, dv, heads_kv)
 
@@ -92,7 +92,7 @@ def sum_copies(rank: Rank, gradient: Tensor, heads_kv: int) -> Tensor:
 
 SCHEDULE = Ulysses(
     shardings=("contiguous", "zigzag"),
-    features=("window", "documents", "softcap", "head_dim_v", "sinks", "dropout"),
+    features=("window", "documents", "softcap", "head_dim_v", "sinks"),
     precision=Precision(gradient_wire="input"),
     forward_places=("partial", "wire"),
     backward_places=("gradient_partial", "dkv_accumulator", "wire", "gradient_wire"),

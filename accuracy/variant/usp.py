@@ -93,7 +93,6 @@ class Usp(Schedule):
         row, column, there, back = _grid(rank)
         q, k, v = await rank.world.exchange((q, k, v), *there)
         q, k, v = await ulysses.to_heads(row, q, *ulysses.one_per_rank(row, k, v))
-        column = column.of_heads(row.world.rank * q.shape[2])
         out, lse = await RINGS[rank.options.ring].forward(column, q, k, v)
         (out,) = await ulysses.to_tokens(row, rank.place("wire"), out)
         (lse,) = await ulysses.to_tokens(row, rank.lse_dtype, lse.transpose(1, 2).unsqueeze(-1))
@@ -109,7 +108,6 @@ class Usp(Schedule):
         dout, q, k, v, out, lse = await rank.world.exchange((dout, q, k, v, out, lse), *there)
         dout, q, out, k, v = await ulysses.to_heads(row, dout, q, out, *ulysses.one_per_rank(row, k, v))
         lse = await ulysses.lse_to_heads(row, lse)
-        column = column.of_heads(row.world.rank * q.shape[2])
         gradients = await RINGS[rank.options.ring].backward(column, dout, q, k, v, out, lse)
         dq, dk, dv = await ulysses.to_tokens(row, rank.dtype, *gradients)
         dk, dv = (ulysses.sum_copies(rank, x, heads_kv) for x in (dk, dv))
@@ -143,7 +141,7 @@ def _parts(size: int, neighbours: int, ring: str) -> list[int]:
 
 
 SCHEDULE = Usp(
-    features=("window", "documents", "softcap", "head_dim_v", "sinks", "dropout"),
+    features=("window", "documents", "softcap", "head_dim_v", "sinks"),
     forward_places=Ring.forward_places,
     backward_places=Ring.backward_places,
     options=Options,

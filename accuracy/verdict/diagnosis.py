@@ -180,7 +180,6 @@ def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:
         "packed documents": not documents.any(),
         "another scale than D^-0.5": own & np.isclose(rows["softmax_scale"], rows["head_dim"] ** -0.5).all(),
         "a softcap": not softcaps.any(),
-        "dropout": "dropout=" not in masks,
         "lengths that ranks cannot share": len(several) and "padding=" not in masks,
         "fewer queries than keys": few.empty,
         "a causal mask over fewer queries than keys": len(few) and not few.str.contains("causal").any(),

@@ -75,7 +75,7 @@ def combinations(table: pd.DataFrame, names: Iterable[str]) -> np.ndarray:
 
 
 def is_plain(masks: "pd.Series[str]") -> "pd.Series[bool]":
-    """Return which masks have no window, documents, padding or dropout."""
+    """Return which masks have no window, documents or padding."""
     return ~masks.astype(str).str.contains("=")
 
 

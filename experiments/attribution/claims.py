@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 
 from accuracy.core.number import shapley
-from accuracy.results.claim import Claim
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS
+from experiments.claim import Claim
 
 BLOCKS = ("partial", "gradient_partial")
 WIDE = ("out_accumulator", "lse", "merge", "dq_accumulator", "dkv_accumulator", "gradient_wire")

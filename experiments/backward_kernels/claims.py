@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.results.claim import Claim
+from experiments.claim import Claim
 
 GRADIENTS = ("dq", "dk", "dv")
 SPLIT, FUSED, FLASH = "triton_split_backward", "triton_fused_backward", "flash_attn"

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 
 from accuracy.results import table
-from accuracy.results.claim import Claim
 from accuracy.verdict.diagnosis import diagnoses
 from accuracy.verdict.label import LOGIC, NOT_MEASURED, ROUNDING
 from accuracy.verdict.verdict import verdicts
+from experiments.claim import Claim
 
 ISSUE_DQ = (7.5e-5, 1.24e-2, 1.95e-2, 2.53e-2, 3.01e-2, 3.44e-2, 3.82e-2, 4.17e-2)  # mean diff on ranks 0 to 7
 ISSUE_TOKENS = 16_384  # causal Gaussian rows have a mean lse of 9.204 at that length, as the issue printed

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from accuracy.core.dtype import FORMATS
-from accuracy.results.claim import Claim, largest_below, no_failure
+from experiments.claim import Claim, largest_below, no_failure
 
 LADDER = ("bfloat16", "float16", "float32", "float64")
 

@@ -24,8 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    from accuracy.results.claim import judge
     from accuracy.results.table import FAILED, OK
+    from experiments.claim import judge
     from experiments.depth import plan, run, table
 
     config = plan.composed(words)

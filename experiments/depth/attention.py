@@ -3,7 +3,7 @@ for each rank waits with autograd for its backward, as in training. Shapes: q, o
 D)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.inputs.drawing import Inputs
 from accuracy.kernel.base import Kernel
-from accuracy.reference import of_problem
+from accuracy.measurement.observe import reference_of
 from accuracy.runtime.sharding import cut, join
 from accuracy.simulate import program
 from accuracy.simulate.program import Work
@@ -30,10 +30,6 @@ class Ranks:
     case: Case
     kernel: Kernel
     batched: bool = True
-
-    def at(self, layer: int) -> "Ranks":
-        """Of a layer, from 1."""
-        return replace(self, case=_of_layer(self.case, layer))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, list[Results]]:
         """out, and for the backward: out, lse and what else the schedule keeps, of each rank."""
@@ -62,10 +58,6 @@ class Exact:
 
     case: Case
 
-    def at(self, layer: int) -> "Exact":
-        """Of a layer, from 1."""
-        return replace(self, case=_of_layer(self.case, layer))
-
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, None]:
         """out; the reference knows out and gradients together only, here for dout = 0."""
         return self._reference(q, k, v, torch.zeros_like(q)).out.to(q.dtype), None
@@ -76,12 +68,7 @@ class Exact:
         return reference.dq.to(q.dtype), reference.dk.to(k.dtype), reference.dv.to(v.dtype)
 
     def _reference(self, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> Any:
-        return of_problem.compute(self.case.problem, Inputs(q, k, v, dout), self.case.seed)
-
-
-def _of_layer(case: Case, layer: int) -> Case:
-    """Return the case with a layer's own mask of dropout, which follows from the seed."""
-    return case if case.problem.dropout is None else replace(case, seed=2**16 * layer + case.seed)
+        return reference_of(self.case.problem, Inputs(q, k, v, dout))
 
 
 Halves = Ranks | Exact

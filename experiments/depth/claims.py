@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from accuracy.results.claim import Claim, largest_below
+from experiments.claim import Claim, largest_below
 
 GRADIENTS = ("dx", "d_query", "d_key", "d_value", "d_output")
 CATASTROPHIC = 0.5  # half of the gradient itself

@@ -100,8 +100,8 @@ def quantities(model: Model, stack: Stack, halves: Halves, dtype: torch.dtype, h
     1."""
     stream, working = formats(stack, dtype)
 
-    def layer_of(x: Tensor, weights: Weights, layer: int) -> Tensor:
-        attention = rounding(known_to_autograd(halves.at(layer)), dtype, working)
+    def layer_of(x: Tensor, weights: Weights) -> Tensor:
+        attention = rounding(known_to_autograd(halves), dtype, working)
         return block(x, weights, attention, head_dim, stack.residual != "none")
 
     x = model.embedding[model.words[:, :-1]].to(stream)
@@ -109,7 +109,7 @@ def quantities(model: Model, stack: Stack, halves: Halves, dtype: torch.dtype, h
     for layer, weights in enumerate(model.layers, 1):
         inputs.append(x)
         with torch.no_grad():
-            x = layer_of(x, _in(weights, working), layer)
+            x = layer_of(x, _in(weights, working))
         yield Quantity(layer, "x", x)
     x = x.detach().requires_grad_()
     gain = None if model.norm is None else model.norm.to(working)
@@ -119,7 +119,7 @@ def quantities(model: Model, stack: Stack, halves: Halves, dtype: torch.dtype, h
     for layer in range(len(model.layers), 0, -1):
         x, weights = inputs.pop().detach().requires_grad_(), _in(model.layers[layer - 1], working)
         chosen = [weights[name].requires_grad_() for name in DIFFERENTIATED]
-        gradient, *found = torch.autograd.grad(layer_of(x, weights, layer), [x, *chosen], gradient)
+        gradient, *found = torch.autograd.grad(layer_of(x, weights), [x, *chosen], gradient)
         yield Quantity(layer, "dx", gradient)
         for name, each in zip(DIFFERENTIATED, found, strict=True):
             yield Quantity(layer, f"d_{name}", each)

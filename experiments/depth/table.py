@@ -6,7 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 
-from accuracy.results import derived, storage, table
+from accuracy.results import derived, table
+from docs.publish import rounded
 
 STACK = {
     "layers": "int32", "width": "int32", "feed_forward": "int32", "vocabulary": "int32",
@@ -45,7 +46,7 @@ def lean(rows: pa.Table) -> pa.Table:
     """Return the rows with numbers of 16 significant bits, without the ratios that `read` gives back."""
     rows = rows.drop_columns(["x_single_device", "x_exact"])
     for name in {*METRICS} & {*rows.column_names}:
-        numbers = storage.rounded(rows[name].to_numpy(), SIGNIFICANT_BITS)
+        numbers = rounded(rows[name].to_numpy(), SIGNIFICANT_BITS)
         rows = rows.set_column(rows.column_names.index(name), rows.field(name), pa.array(numbers, from_pandas=True))
     return rows
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from accuracy.results.claim import Claim, beside, largest_below, over_ranks
+from experiments.claim import Claim, beside, largest_below, over_ranks
 
 ADDED_IN_16_BITS = (
     "transformer_engine_p2p", "transformer_engine_all_gather", "ring_flash_attn_llama3", "ringmaster_ring",

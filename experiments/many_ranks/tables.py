@@ -6,11 +6,11 @@ from pathlib import Path
 import pandas as pd
 
 from accuracy.report.folder import read_folder
-from accuracy.results.claim import beside, over_ranks
 from accuracy.results.table import ALL_RANKS, OK
 from accuracy.verdict.label import BUGS
 from accuracy.verdict.rows import names_of, with_names
 from accuracy.verdict.verdict import verdicts
+from experiments.claim import beside, over_ranks
 from experiments.published import TENSORS, Tables, cells, chosen, markdown, span
 
 SIZES = [2, 4, 8, 16, 32, 64]

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.results.claim import Claim, largest_below, smallest_above
+from experiments.claim import Claim, largest_below, smallest_above
 
 ASSERTED = 1e-5  # largest absolute error
 GRADIENTS = ("dq", "dk", "dv")

@@ -9,7 +9,7 @@ import math
 import pandas as pd
 
 from accuracy.package.installed import OURS
-from accuracy.results.claim import Claim, beside, largest_below, smallest_above
+from experiments.claim import Claim, beside, largest_below, smallest_above
 
 SAME = 0.01  # relative: equal bits give 0; the spread of a relative Frobenius norm over seeds is about this
 WRONG = 0.1  # relative error: float32 rounding is 10^-7

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from accuracy.package.installed import OURS
-from accuracy.results.claim import beside
+from experiments.claim import beside
 from experiments.published import TENSORS, Tables, chosen, markdown
 
 TABLE, UNFUSED, FOUR_GPUS = "packages/nvidia-h200-x2", "packages/nvidia-h200-x2-unfused", "packages/nvidia-h200-x4"

@@ -6,7 +6,7 @@ import pandas as pd
 from accuracy.gate.judge import MEASURES
 from accuracy.gate.rules import Limits
 from accuracy.gate.statistics import LEVEL, RISE, seen
-from accuracy.results.claim import Claim, no_failure, place_of
+from experiments.claim import Claim, no_failure, place_of
 
 CELLS, SEEDS = 500, 8  # for which experiments/gate_power holds the formula against simulation and reruns
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.results.claim import Claim, largest_below, place_of
+from experiments.claim import Claim, largest_below, place_of
 
 PUBLISHED, CARRIED = "triton_split_backward", "triton_carry"
 OUT_PARTIALS = "partial=accumulate"

@@ -2,9 +2,9 @@
 
 import pandas as pd
 
-from accuracy.results.claim import KEYS, Claim, largest_below, over_ranks
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.growth import Growth, fit_growth
+from experiments.claim import KEYS, Claim, largest_below, over_ranks
 
 RING, GATHER, HEADS = "te_p2p", "te_all_gather", "te_a2a"
 TENSORS, SUMS = ("out", "dq", "dk", "dv"), ("dk", "dv")

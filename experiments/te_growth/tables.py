@@ -4,9 +4,9 @@ import math
 
 import pandas as pd
 
-from accuracy.results.claim import judge
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.growth import Growth, fit_growth
+from experiments.claim import judge
 from experiments.published import TENSORS, Tables, cells, chosen, joined, markdown, span
 
 GROWTH, REAL = "te_growth/nvidia-h200", "te_real_ranks/nvidia-h200-x2"

@@ -2,9 +2,9 @@
 
 import pandas as pd
 
-from accuracy.results.claim import KEYS, Claim, largest_below, over_ranks
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.growth import Growth, fit_growth
+from experiments.claim import KEYS, Claim, largest_below, over_ranks
 
 TENSORS, SUMS = ("out", "dq", "dk", "dv"), ("dk", "dv")
 RING, GATHERED, FLOAT32 = "te_p2p", ("llama3", "te_all_gather"), ("ring", "zigzag")

@@ -1,6 +1,6 @@
 """The numbers of README.md, from the published tables of this experiment and of weak_scaling."""
 
-from accuracy.results.claim import over_ranks
+from experiments.claim import over_ranks
 from experiments.published import TENSORS, Tables, cells, chosen, markdown
 
 SIZES = [2, 4, 8, 16, 32]

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from accuracy.results.claim import Claim, largest_below, over_ranks
 from accuracy.verdict.growth import Growth, fit_growth
+from experiments.claim import Claim, largest_below, over_ranks
 
 RINGS = ("ring", "zigzag", "striped", "bpt_ring", "llama3_ring", "llama3_zigzag")
 ROUNDED = ("out", "dq", "dk", "dv")  # lse is kept in float32

@@ -28,10 +28,10 @@ MADE_OF = {
     "exact_lse": {"_visible", "row_max", "counts"},
     "lse": {"exact_lse", "stages.lse"},
     "weights": {"scores", "counts", "exact_lse", "stages.weights"},
-    "out": {"weights", "dropout", "v", "heads", "stages.out"},
+    "out": {"weights", "v", "heads", "stages.out"},
     "backward_weights": {"scores", "counts", "saved", "lse", "stages.backward_weights"},
     "delta": {"dout", "saved", "out", "stages.delta"},
-    "dp": {"dout", "v", "heads", "dropout", "stages.dp"},
+    "dp": {"dout", "v", "heads", "stages.dp"},
     "ds": {"backward_weights", "dp", "delta", "slope_of_cap", "stages.ds"},
 }
 """What each stage before dq, dk and dv is computed from, in the order of the stages."""
@@ -42,8 +42,8 @@ class Attention:
     """One attention and its gradients, computed when asked for.
 
     scale: of the scores; counts: (Sq, S), see above, or (B, H, Sq, S); heads: (H,), the key/value head of each query
-    head; dropout: (B, H, Sq, S), what dropout multiplies weights by, None: nothing is dropped; saved: out and lse that
-    the backward is given, None: its own; stages: by name, what is done to a stage's result before it is used.
+    head; saved: out and lse that the backward is given, None: its own; stages: by name, what is done to a stage's
+    result before it is used.
     """
 
     q: Tensor
@@ -54,7 +54,6 @@ class Attention:
     counts: Tensor
     heads: Tensor
     softcap: float | None = None
-    dropout: Tensor | None = None
     saved: tuple[Tensor, Tensor] | None = None
     stages: Mapping[str, Stage] = field(default_factory=dict)
 
@@ -67,8 +66,7 @@ class Attention:
         """The first batch item's query heads of the first key/value head."""
         q, dout = (x[:1, :share] for x in (self.q, self.dout))
         k, v = (x[:1, :1] for x in (self.k, self.v))
-        dropout = None if self.dropout is None else self.dropout[:1, :share]
-        return self.but(q=q, k=k, v=v, dout=dout, heads=self.heads[:share], dropout=dropout)
+        return self.but(q=q, k=k, v=v, dout=dout, heads=self.heads[:share])
 
     def but(self, **changes: object) -> "Attention":
         """The same with other inputs. What does not depend on them is not computed again."""
@@ -135,10 +133,7 @@ class Attention:
     @cached_property
     def out(self) -> Tensor:
         """(B, H, Sq, D)."""
-        return self._through("out", self._dropped(self.weights) @ self.v[:, self.heads])
-
-    def _dropped(self, x: Tensor) -> Tensor:
-        return x if self.dropout is None else x * self.dropout
+        return self._through("out", self.weights @ self.v[:, self.heads])
 
     @cached_property
     def backward_weights(self) -> Tensor:
@@ -153,7 +148,7 @@ class Attention:
     @cached_property
     def dp(self) -> Tensor:
         """(B, H, Sq, S)."""
-        return self._through("dp", self._dropped(self.dout @ self.v[:, self.heads].transpose(-1, -2)))
+        return self._through("dp", self.dout @ self.v[:, self.heads].transpose(-1, -2))
 
     @cached_property
     def ds(self) -> Tensor:
@@ -174,7 +169,7 @@ class Attention:
     @cached_property
     def dv(self) -> Tensor:
         """(B, Hk, S, D)."""
-        weights = self._dropped(self.backward_weights).transpose(-1, -2)
+        weights = self.backward_weights.transpose(-1, -2)
         return self._through("dv", self.over_group("dv_heads", weights @ self.dout))
 
     def over_group(self, stage: str, of_heads: Tensor) -> Tensor:

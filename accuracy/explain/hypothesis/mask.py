@@ -124,7 +124,7 @@ def pairs(asked: Asked) -> Iterator[Hypothesis]:
     """Counts of the forward, then of each gradient."""
     problem = asked.case.problem
     longest, width = max(problem.seqlen, problem.queries), problem.batch * problem.head_dim
-    if longest > MOST_KEYS or {"softcap", "dropout"} & set(problem.features):
+    if longest > MOST_KEYS or problem.softcap is not None:
         return
     if set(asked.wrong) & set(FORWARD) and width * problem.heads > problem.seqlen:
         counts = _whole(_forward(asked))

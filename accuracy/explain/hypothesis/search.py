@@ -24,7 +24,6 @@ from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.table import EXPLAINS, FOLLOWS, RULED_OUT, SAME, Row
-from accuracy.simulate.program import scores_of
 from accuracy.world.base import Results
 
 FAMILIES: tuple[tuple[str, Callable[[Asked], Iterator[Hypothesis]]], ...] = (
@@ -201,9 +200,7 @@ def _attention(case: Case, targets: Targets) -> Attention:
     key = torch.arange(problem.seqlen)
     heads = torch.arange(problem.heads) // (problem.heads // problem.heads_kv)
     counts = ((key >= begin) & (key < end)).double()
-    mask = scores_of(case).of_all(problem.queries, problem.seqlen).dropout
-    kept = None if mask is None else mask.kept(range(problem.batch), problem.heads, counts) * mask.scale
-    return Attention(q, k, v, dout, problem.softmax_scale, counts, heads, problem.softcap, kept)
+    return Attention(q, k, v, dout, problem.softmax_scale, counts, heads, problem.softcap)
 
 
 def _expected(case: Case, compared: Compared, name: str) -> float:

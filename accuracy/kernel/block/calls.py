@@ -1,7 +1,7 @@
 """A kernel on blocks of a sequence: where a block's mask and the scores' form become its arguments; and sinks."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -10,34 +10,24 @@ from torch import Tensor
 
 from accuracy.core.masks import Block
 from accuracy.kernel.base import Kernel, dtype_of
-from accuracy.runtime.dropout import Dropout
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What becomes of q k^T: s = scale q k^T, softcap tanh(s / softcap) where there is one, and after the softmax the
-    dropout of the tokens at hand. mask: of all tokens, see `Kernel`; dbias: a sum to which backward calls add the
-    gradient of a bias, (1 or B, 1 or H, 1 or Sq, 1 or S)."""
+    """What becomes of q k^T: s = scale q k^T, softcap tanh(s / softcap) where there is one. mask: of all tokens, see
+    `Kernel`; dbias: a sum to which backward calls add the gradient of a bias, (1 or B, 1 or H, 1 or Sq, 1 or S)."""
 
     scale: float
     softcap: float | None = None
-    dropout: Dropout | None = None
     mask: Tensor | None = None
     dbias: Tensor | None = None
-
-    def of_all(self, queries: int, keys: int) -> "Scores":
-        """Return the same for all tokens in sequence."""
-        if self.dropout is None:
-            return self
-        return replace(self, dropout=self.dropout.at(torch.arange(queries), torch.arange(keys)))
 
     def arguments(self, block: Block) -> dict[str, Any]:
         """The keywords of `Kernel.forward` and `backward` that say how a block is seen."""
         window = {} if block.window is None else {"window": block.window}
         softcap = {} if self.softcap is None else {"softcap": self.softcap}
-        dropout = {} if self.dropout is None else {"dropout": self.dropout.block(block.query, block.key)}
         mask = {} if self.mask is None else {"mask": self.mask[..., block.query, block.key]}
-        return {"scale": self.scale, "causal": block.causal, **window, **softcap, **dropout, **mask}
+        return {"scale": self.scale, "causal": block.causal, **window, **softcap, **mask}
 
 
 def forward(

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from accuracy.kernel.block import heads
-from accuracy.runtime.dropout import Dropout
 
 
 @dataclass(frozen=True)
@@ -77,14 +76,6 @@ def of_products(
         ratio = torch.tanh(products / softcap)
         products, slope = ratio * softcap, 1 - ratio.square()
     return (products if hidden is None else products.masked_fill_(hidden, -torch.inf)), slope
-
-
-def dropout_mask(dropout: Dropout | None, rows: slice, columns: slice, weights: Tensor) -> Tensor | None:
-    """1 for the weights (B, Hk, G, rows, columns) that dropout keeps, 0 for others; None: there is no dropout."""
-    if dropout is None:
-        return None
-    batch, heads_kv, group = weights.shape[:3]
-    return dropout.block(rows, columns).kept(range(batch), heads_kv * group, weights).unflatten(1, (heads_kv, group))
 
 
 def lse_beside(q: Tensor, k: Tensor, scale: float, bias: Tensor | None) -> Tensor:

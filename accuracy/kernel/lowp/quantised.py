@@ -12,7 +12,7 @@ from torch import Tensor
 from accuracy.core.case import Problem
 from accuracy.core.dtype import FromZero, OneOf, Whole
 from accuracy.core.quantisation import NOT, POLICIES, Policy, policy_of
-from accuracy.kernel.base import ALL_DTYPES, WITHOUT_DROPOUT, Abilities, Gradients, How, Kernel
+from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, Gradients, How, Kernel
 from accuracy.kernel.lowp import attention, tensor_core
 
 
@@ -35,7 +35,7 @@ class Quantised(Kernel):
 
     def abilities(self, device: str) -> Abilities:
         """Everything."""
-        return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=WITHOUT_DROPOUT)
+        return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES)
 
     def scores_at_once(self, problem: Problem, device: str) -> int:
         """Count the scores of one tile of keys with their casts, the cast operands, and products that are cut."""

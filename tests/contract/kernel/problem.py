@@ -79,12 +79,12 @@ def measured(kernel: Kernel, problem: Problem, stored: torch.dtype | None = None
 
 def errors(
     found: Sequence[Tensor], expected: Sequence[Tensor], dtype: torch.dtype, units: int = 128, lse: int = 128,
-    low: float = 0.0, times: float = 1.0,
+    low: float = 0.0,
 ) -> dict[str, float]:  # fmt: skip
     """Relative Frobenius error of each tensor over what is allowed: below 1 is right. Infinities must agree.
 
     Allowed are units of the stored dtype's u, 16 in 16 bits: the floor is 0.4 u, P and out are rounded once each, and
-    scores are summed in float32. Of sums in the dtype itself `units`, of lse `lse`, times `times`; `low` at least.
+    scores are summed in float32. Of sums in the dtype itself `units`, of lse `lse`; `low` at least.
     Where dq and dk vanish (one key: its weight is 1 whatever the score) they are held against the size of dv.
     """
     ratios, last = {}, expected[-1].masked_fill(expected[-1].isinf(), 0.0).norm()
@@ -95,7 +95,7 @@ def errors(
         same = torch.isinf(exact) & (x == exact)
         difference, size = (x.double() - exact).masked_fill(same, 0.0), exact.masked_fill(same, 0.0).norm()
         size = last if size < 1e-12 * last else size
-        ratios[name] = float(difference.norm() / size) / max(low, allowed * times * FORMATS[stored].unit_roundoff)
+        ratios[name] = float(difference.norm() / size) / max(low, allowed * FORMATS[stored].unit_roundoff)
     return ratios
 
 

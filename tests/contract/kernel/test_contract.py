@@ -16,7 +16,6 @@ from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.quantisation import unit_roundoff
 from accuracy.kernel.base import Abilities, Kernel
 from accuracy.kernel.triton.available import TritonKernel
-from accuracy.runtime.dropout import Dropout
 from tests import sampling
 from tests.contract.kernel.problem import NAMES, Problem, errors, relative, results, within
 
@@ -117,40 +116,33 @@ def test_it_is_right_for_every_dtype_it_states(subject: Subject, dtype: str, sha
 
 
 CAUSAL = (None, 0)
-FEATURES = {  # window, softcap, head dims of keys and of values, rate of dropout
-    "window": ((9, 0), None, (), 0.0), "both sides": ((5, 11), None, (), 0.0), "ahead": ((None, 7), 0.6, (), 0.0),
-    "capped": ((20, None), 0.6, (), 0.0), "narrow values": (CAUSAL, None, (64, 40), 0.0),
-    "wide values": (CAUSAL, None, (40, 64), 0.0), "dropout": (CAUSAL, None, (), 0.3),
+FEATURES = {  # window, softcap, head dims of keys and of values
+    "window": ((9, 0), None, ()), "both sides": ((5, 11), None, ()), "ahead": ((None, 7), 0.6, ()),
+    "capped": ((20, None), 0.6, ()), "narrow values": (CAUSAL, None, (64, 40)), "wide values": (CAUSAL, None, (40, 64)),
 }  # fmt: skip
 
 
 @pytest.mark.stress(24, "subject", "feature")
 @pytest.mark.parametrize("feature", FEATURES)
 def test_features_that_it_states_are_right(subject: Subject, feature: str, dtype: str) -> None:
-    """A key too many or too few or a dropped weight that is kept costs 10^-2 or more, a forgotten cap 10^-1. Dropout
-    is times 1 / (1 - rate): by so much the weights that are left, and their roundings, grow beside a sum of as many
-    signs. lse of a few keys is smaller than that of all, ln 10 for ln 112, and its relative error twice as large."""
-    window, softcap, widths, rate = FEATURES[feature]
-    asked = {"window": window != CAUSAL, "softcap": softcap, "head_dim_v": widths, "dropout": rate}
+    """A key too many or too few costs 10^-2 or more, a forgotten cap 10^-1. lse of a few keys is smaller than that of
+    all, ln 10 for ln 112, and its relative error twice as large."""
+    window, softcap, widths = FEATURES[feature]
+    asked = {"window": window != CAUSAL, "softcap": softcap, "head_dim_v": widths}
     problem = subject.serves(dtype, SHAPES["more_keys"], **{name: "" for name, given in asked.items() if given})
-    tensors, factors, times = problem.draw(subject.device), None, 1.0
+    tensors = problem.draw(subject.device)
     how: dict[str, Any] = {"causal": True} if window == CAUSAL else {"causal": False, "window": window}
     how |= {"softcap": softcap} if softcap else {}
     if widths:
         of_qk, of_v = widths
         tensors = [x[..., :width].contiguous() for x, width in zip(tensors, (of_qk, of_qk, of_v, of_v), strict=True)]
-    if rate:
-        how["dropout"] = dropout = Dropout(rate, 5).at(torch.arange(100, 148), torch.arange(112))
-        factors = dropout.kept(range(len(tensors[0])), tensors[0].shape[2], tensors[0].double()) * dropout.scale
-        times = dropout.scale
     ahead = torch.arange(problem.keys) - torch.arange(problem.queries)[:, None] - (problem.keys - problem.queries)
     left, right = (problem.keys if side is None else side for side in window)
-    of_weights = {} if factors is None else {"dropped": lambda *place: factors[place]}
-    expected = problem.reference(*tensors, seen=(ahead >= -left) & (ahead <= right), softcap=softcap, **of_weights)
+    expected = problem.reference(*tensors, seen=(ahead >= -left) & (ahead <= right), softcap=softcap)
     q, k, v, dout = tensors
     out, lse = subject.kernel.forward(q, k, v, scale=SCALE, **how, out_dtype=q.dtype)
     found = subject.kernel.backward(dout, q, k, v, out, lse, scale=SCALE, **how, gradient_dtype=q.dtype)
-    ratios = errors([out, lse, *found], expected, problem.dtype, lse=256, times=times)
+    ratios = errors([out, lse, *found], expected, problem.dtype, lse=256)
     assert within(ratios), ratios
 
 

@@ -9,16 +9,16 @@ mpmath.mp.dps = 50
 TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
 
 
-def exact(q, k, v, dout, scale, causal, sees=None, cap=None, sink=None, factors=None) -> dict[str, list]:
+def exact(q, k, v, dout, scale, causal, sees=None, cap=None, sink=None) -> dict[str, list]:
     """Attention and its gradients of one head in 50-digit arithmetic; scale is the exact value of the float.
 
     Causal: the last query sees the last key. sees(i, j): another mask. cap: of the scores; sink: one more score
-    of each row, without a value; factors: (Sq, S), what a dropout multiplies the weights by.
+    of each row, without a value.
     """
     q, k, v, dout = (mpmath.matrix(x.tolist()) for x in (q, k, v, dout))
     length, keys, scale = q.rows, k.rows, mpmath.mpf(scale)
     scores, dp = q * k.T * scale, dout * v.T
-    weights, kept, ds = (mpmath.matrix(length, keys) for _ in range(3))
+    weights, ds = (mpmath.matrix(length, keys) for _ in range(2))
     lse, delta = [], []
     for i in range(length):
         seen = [j for j in range(keys) if (sees(i, j) if sees else not causal or j <= i + keys - length)]
@@ -28,14 +28,13 @@ def exact(q, k, v, dout, scale, causal, sees=None, cap=None, sink=None, factors=
         lse.append(mpmath.log(total))
         for j in seen:
             weights[i, j] = mpmath.exp(row[j]) / total
-            kept[i, j] = weights[i, j] * (factors[i][j] if factors else 1)
-        delta.append(mpmath.fsum(kept[i, j] * dp[i, j] for j in seen))
+        delta.append(mpmath.fsum(weights[i, j] * dp[i, j] for j in seen))
         for j in seen:
-            ds[i, j] = (kept[i, j] * dp[i, j] - weights[i, j] * delta[i]) * slope[j]
+            ds[i, j] = weights[i, j] * (dp[i, j] - delta[i]) * slope[j]
     dsink = [] if sink is None else [-mpmath.fsum(mpmath.exp(sink - a) * b for a, b in zip(lse, delta, strict=True))]
     return {
-        "dsink": dsink, "out": (kept * v).tolist(), "lse": lse, "delta": delta,
-        "dq": (ds * k * scale).tolist(), "dk": (ds.T * q * scale).tolist(), "dv": (kept.T * dout).tolist(),
+        "dsink": dsink, "out": (weights * v).tolist(), "lse": lse, "delta": delta,
+        "dq": (ds * k * scale).tolist(), "dk": (ds.T * q * scale).tolist(), "dv": (weights.T * dout).tolist(),
     }  # fmt: skip
 
 

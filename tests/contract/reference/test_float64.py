@@ -11,14 +11,6 @@ from accuracy.reference import float64
 from accuracy.reference.float64 import attention
 from tests.contract.reference.exact import TENSORS, exact, head, of_head, problem, relative_error
 
-FACTORS = torch.rand(24, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-
-
-def dropped(item: int, number: int, queries: Any, keys: Any) -> torch.Tensor:
-    """Factors that are no mask at all, so that one of another place would be seen."""
-    return FACTORS[queries, keys]
-
-
 PROBLEMS: dict[str, tuple[int, int, dict[str, Any], Callable[[int, int], bool] | None]] = {
     # queries, keys, how, which key a query sees
     "causal": (24, 24, {"scale": 0.1}, None),
@@ -37,8 +29,7 @@ PROBLEMS: dict[str, tuple[int, int, dict[str, Any], Callable[[int, int], bool] |
                             lambda i, j: abs(i - j) <= 2 and (i < 10) == (j < 10)),
     "capped": (24, 24, {"softcap": 0.75}, None),
     "capped window": (24, 24, {"softcap": 2.5, "window": 4}, lambda i, j: i - 4 <= j <= i),
-    "dropout, sink and window": (24, 24, {"dropped": dropped, "sinks": (0.5,), "window": 5},
-                                 lambda i, j: i - 5 <= j <= i),
+    "sink and window": (24, 24, {"sinks": (0.5,), "window": 5}, lambda i, j: i - 5 <= j <= i),
     "wider values": (24, 24, {}, None),
     "narrower values": (24, 24, {}, None),
 }  # fmt: skip
@@ -56,7 +47,6 @@ def test_agrees_with_fifty_digits_to_1e_14(name: str, monkeypatch: pytest.Monkey
     q, dout, k, v = q[:, :queries], dout[:, :queries], k[:, :keys], v[:, :keys]
     q, k, v, dout = q[..., :width], k[..., :width], v[..., :width_v], dout[..., :width_v]
     features = {"cap": how.get("softcap"), "sink": how.get("sinks", [None])[0]}
-    features["factors"] = FACTORS.tolist() if "dropped" in how else None
     expected = exact(*of_head(0, q, k, v, dout), how["scale"], how["causal"], sees, **features)
     for rows in (5, 1024):
         monkeypatch.setattr(float64, "BLOCK_ELEMENTS", keys * rows)

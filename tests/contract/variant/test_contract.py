@@ -24,7 +24,6 @@ FEATURES = {  # of Problem.features: settings at which it shows in every world s
     "documents": ["problem.documents=40+7+49"],
     "softcap": ["problem.softcap=1.5"],
     "sinks": ["problem.sinks=-0.5"],
-    "dropout": ["problem.dropout=0.2"],
     "head_dim_v": ["problem.head_dim=24", "problem.head_dim_v=16"],
     "cross_lengths": ["problem.seqlen_q=24"],
     "top_left": ["problem.seqlen_q=[24,150]", "problem.mask=causal_top_left"],

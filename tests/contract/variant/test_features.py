@@ -1,13 +1,11 @@
-"""Masks, sinks, dropout, padding and unequal shards over ranks: a slip in each is seen, the table says what held."""
+"""Masks, sinks, padding and unequal shards over ranks: a slip in each is seen, the table says what held."""
 
 from pathlib import Path
 
 import pytest
-import torch
 
 from accuracy.core.case import Problem
 from accuracy.core.masks import Visibility
-from accuracy.runtime.dropout import Dropout
 from tests import planting
 from tests.measuring import TINY, case_of, measure, pipeline
 
@@ -21,17 +19,6 @@ def sinks_of_one_rank(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("accuracy.kernel.block.calls.sink_total", lambda parts: parts[0])
 
 
-def positions_from_zero(patch: pytest.MonkeyPatch) -> None:
-    """A rank drops by its own positions or heads: what a generator that starts anew on every rank does."""
-    tokens, heads = Dropout.at, Dropout.of_heads
-
-    def from_zero(x: torch.Tensor) -> torch.Tensor:
-        return torch.arange(len(x))
-
-    patch.setattr(Dropout, "at", lambda own, queries, keys: tokens(own, from_zero(queries), from_zero(keys)))
-    patch.setattr(Dropout, "of_heads", lambda own, first: own if first >= 2 else heads(own, first))
-
-
 def padding_is_seen(patch: pytest.MonkeyPatch) -> None:
     """Zeros are keys of a full mask: what a schedule does that takes padding for tokens."""
     patch.setattr(Problem, "visibility", Visibility(causal=False))
@@ -40,9 +27,6 @@ def padding_is_seen(patch: pytest.MonkeyPatch) -> None:
 PADDED = ("problem.seqlen=95", "problem.padding=end", "problem.mask=full")
 SLIPS = [  # variant, problem, slip, tensors that must show it, by how much
     ("ring", ("problem.sinks=1",), sinks_of_one_rank, ["dsink"], 1e-2),
-    ("ring", ("problem.dropout=0.2",), positions_from_zero, TENSORS, 1e-2),
-    ("striped", ("problem.dropout=0.2",), positions_from_zero, TENSORS, 1e-2),
-    ("ulysses", ("problem.dropout=0.2",), positions_from_zero, TENSORS, 1e-2),
     ("ring", PADDED, padding_is_seen, TENSORS, 1e-3),
 ]
 
@@ -89,7 +73,7 @@ def test_settings_that_change_nothing_are_the_same_case() -> None:
 
 
 MASKS = {
-    "causal": (), "full, with dropout": ("problem.mask=full", "problem.dropout=0.3"), "window": ("problem.window=7",),
+    "causal": (), "full": ("problem.mask=full",), "window": ("problem.window=7",),
     "documents": ("problem.documents=30+41+25", "problem.softcap=2.0"),
 }  # fmt: skip
 

@@ -65,7 +65,6 @@ OF_CASES: dict[str, tuple[Any, Callable[[Case], Any]]] = {
     "softcap": (3.0, lambda case: case.problem.softcap),
     "sinks": (0.5, lambda case: case.problem.sinks),
     "padding": ("end", lambda case: case.problem.padding),
-    "dropout": (0.25, lambda case: case.problem.dropout),
     "worldsize": (2, lambda case: None),
 }
 """By argument: a value that no entry has by default, and where a case has it."""
@@ -85,7 +84,7 @@ ENTRIES = OF_FUNCTIONS | {
     "attribute": lambda **how: accuracy.attribute("ring@2", "single_device", **how),
     "forgetful": lambda mask, **how: accuracy.measure(attention, **how),
 }
-NEVER = {"documents", "sinks", "dropout"}
+NEVER = {"documents", "sinks"}
 """What a function of a user's cannot be asked yet, which is refused and not dropped."""
 
 

@@ -6,7 +6,7 @@ import pytest
 from torch.fx.experimental import symbolic_shapes
 
 from accuracy.api import recorder
-from accuracy.cli import publish
+from accuracy.cli.accept import accept
 from accuracy.core.paths import PACKAGE
 from accuracy.gate import decision
 from accuracy.report import build
@@ -64,7 +64,7 @@ def test_a_record_is_a_run_and_against_a_baseline_made_of_it_only_a_worse_functi
     run = read_run(tmp_path / "run")
     assert (len(run.planned), set(run.results["variant"])) == (3, {"attention"})
     assert (bool(run.about["ended"]), run.faults) == (True, ())
-    baseline = f"--accuracy-baseline={publish.publish(tmp_path / 'run', tmp_path / 'baseline', every_digit=True)}"
+    baseline = f"--accuracy-baseline={accept(tmp_path / 'run', '', tmp_path / 'baseline')}"
     said = suite(SUITE, baseline)
     assert ("2 passed" in said, "not comparable" in said) == (True, False)
     said = suite(WORSE, baseline)

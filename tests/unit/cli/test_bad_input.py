@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from accuracy.cli import INTERNAL_ERROR, REPORT_IT, USAGE_ERROR, check, job, judge, publish, reduce, report, tolerance
+from accuracy.cli import INTERNAL_ERROR, REPORT_IT, USAGE_ERROR, check, job, judge, reduce, report, tolerance
 from tests import planting
 from tests.command_line import TINY, CommandLine, assert_one_line, line_of
 
 MAINS: dict[str, Callable[[Sequence[str]], object]] = {
-    "accuracy report": report.main, "accuracy publish": publish.main, "accuracy check": check.main,
+    "accuracy report": report.main, "accuracy check": check.main,
     "accuracy accept": lambda words: check.main(["accept", *words]), "accuracy judge": judge.main,
     "accuracy reduce": reduce.main, "accuracy tolerance": tolerance.main,
 }  # fmt: skip
@@ -52,7 +52,7 @@ MISTAKES = {  # words, and what the line must contain
         "problem.window has no problem.mask=causal_top_left",
     ),
     "variant=usp variant.usp.ulysses_ranks=3": ("3 is odd", "ring=contiguous"),
-    "problem.dropout=0.1 kernel=torch_flash": ("kernel torch_flash has no dropout here: drop problem.dropout=",),
+    "problem.softcap=1 kernel=torch_flash": ("kernel torch_flash has no softcap here: drop problem.softcap=",),
     "variant=callable variant.fn=tests.golden.ring.ring world_size=2 problem.mask=full problem.seqlen=33 "
     "problem.padding=end": ("has no packed documents, which keep padding apart under a full mask",),
     "variant=flash_attn_split world_size=1 kernel=eager": ("on CUDA devices: use kernel=flash_attn, not eager",),

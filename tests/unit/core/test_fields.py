@@ -15,9 +15,10 @@ from accuracy.core import fields
 from accuracy.core.case import Case, Problem
 from accuracy.report import series
 from accuracy.report.about import command
-from accuracy.results import cell, claim, table
+from accuracy.results import cell, table
 from accuracy.results.run_table import RunTable
 from accuracy.verdict import evidence
+from experiments import claim
 from tests.measuring import TINY, cases
 from tests.unit.verdict.synthetic import row
 
@@ -42,7 +43,6 @@ TWO = {  # words with which a run plans two cases that differ in that field alon
     "softcap": ("problem.softcap=[null,3]",),
     "sinks": ("problem.sinks=[null,1]",),
     "head_dim_v": ("problem.head_dim_v=[null,6]",),
-    "dropout": ("problem.dropout=[null,0.2]",),
     "padding": ("problem.padding=[null,end]",),
     "batch": ("problem.batch=[1,2]",),
     "seqlen": (*CROSS, "problem.seqlen_q=48", "problem.seqlen=[96,80]"),

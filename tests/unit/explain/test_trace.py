@@ -47,7 +47,7 @@ def test_a_fault_is_found_in_the_first_step_that_has_it() -> None:
 
 MASKS = {
     "causal": "problem.mask=causal", "full": "problem.mask=full", "window": "problem.window=10",
-    "documents": "problem.documents=17+40+39", "dropout": "problem.dropout=0.3",
+    "documents": "problem.documents=17+40+39",
 }  # fmt: skip
 
 

@@ -9,12 +9,10 @@ from accuracy.core.case import Problem
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.inputs.drawing import Inputs
 from accuracy.measurement import condition
+from accuracy.measurement.observe import reference_of
 from accuracy.measurement.targets import Targets
-from accuracy.reference.of_problem import compute
-from accuracy.runtime.dropout import Dropout
 from tests.measuring import measure
 
-SEED = 5
 PROBLEMS = {
     "causal": Problem(2, 7, 4, 2, 3, "causal", 0.7),
     "full": Problem(1, 6, 2, 2, 3, "full", 0.7),
@@ -23,13 +21,7 @@ PROBLEMS = {
     "window": Problem(1, 8, 2, 1, 3, "causal", 0.7, window=2),
     "documents": Problem(1, 8, 2, 1, 3, "causal", 0.7, documents=(3, 5)),
     "softcap": Problem(1, 7, 2, 1, 3, "causal", 0.7, softcap=1.5),
-    "dropout": Problem(2, 7, 2, 1, 3, "causal", 0.7, dropout=0.4),
 }
-
-
-def dropout_of(problem: Problem) -> Dropout | None:
-    tokens = torch.arange(problem.queries), torch.arange(problem.seqlen)
-    return None if problem.dropout is None else Dropout(problem.dropout, SEED).at(*tokens)
 
 
 def inputs_of(problem: Problem) -> Inputs:
@@ -55,8 +47,7 @@ def by_definition(problem: Problem, inputs: Inputs) -> tuple[dict[str, np.ndarra
     k, v = (x.repeat(problem.heads // problem.heads_kv, 1)[:, :, None] for x in (k, v))
     q, dout = q[:, :, :, None], dout[:, :, :, None]
     seen = np.array([[sees(problem, i, j) for j in range(problem.seqlen)] for i in range(problem.queries)])
-    mask, scale = dropout_of(problem), np.longdouble(problem.softmax_scale)
-    factor = 1.0 if mask is None else mask.kept(range(problem.batch), problem.heads, inputs.q).numpy() * mask.scale
+    scale = np.longdouble(problem.softmax_scale)
     s = scale * (q * k).sum(-1)
     slope = np.ones_like(s)
     if problem.softcap is not None:
@@ -68,10 +59,10 @@ def by_definition(problem: Problem, inputs: Inputs) -> tuple[dict[str, np.ndarra
     jacobian = np.eye(problem.seqlen) * p[..., None] - p[..., None] * p[..., None, :]  # diag(p) - p p^T
     softmax = np.abs(jacobian).sum(-1).max(-1) * size.max(-1) / p.max(-1)
 
-    out = (factor * p)[..., None] * v
-    delta, dv = dout * out, (factor * p)[..., None] * dout
+    out = p[..., None] * v
+    delta, dv = dout * out, p[..., None] * dout
     of_delta = (dout[:, :, :, 0] ** 2 * ((out**2).sum(3) + out.sum(3) ** 2)).sum(-1)
-    ds = slope * p * (factor * (dout * v).sum(-1) - delta.sum((3, 4))[..., None])
+    ds = slope * p * ((dout * v).sum(-1) - delta.sum((3, 4))[..., None])
     dq, dk = scale * ds[..., None] * k, scale * ds[..., None] * q
     by_delta = scale * (slope * p)[..., None]
     of_row = of_delta[..., None, None]
@@ -97,8 +88,8 @@ def compare(name: str) -> None:
     """Float64 sums of fewer than 100 terms: 100 units of 2^-53 of what they add up, times the reference's own 1e-14."""
     problem = PROBLEMS[name]
     inputs = inputs_of(problem)
-    targets = Targets.of(inputs, compute(problem, inputs, SEED), "float64")
-    found = condition.magnitudes(problem, inputs, targets.reference, dropout_of(problem))
+    targets = Targets.of(inputs, reference_of(problem, inputs), "float64")
+    found = condition.magnitudes(problem, inputs, targets.reference)
     absolute, squares, softmax = by_definition(problem, inputs)
     for got, exact in ((found.absolute, absolute), (found.squares, squares)):
         for tensor, values in exact.items():

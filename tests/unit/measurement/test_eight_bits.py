@@ -6,7 +6,7 @@ import pandas as pd
 import torch
 
 from accuracy.inputs import drawing
-from accuracy.reference import of_problem
+from accuracy.measurement.observe import reference_of
 from accuracy.results.table import LOSSES
 from tests.measuring import TINY, case_of, measure, pipeline
 
@@ -53,7 +53,7 @@ def test_the_loss_is_the_distance_to_what_bfloat16_inputs_give() -> None:
     by = pipeline()
     rows, targets = whole(pd.DataFrame(by.measure(low).rows)), by.targets(low)
     inputs = drawing.round_to(drawing.draw(low.inputs, low.problem, low.seed), "bfloat16", "cpu")
-    exact = of_problem.compute(low.problem, inputs, low.seed)
+    exact = reference_of(low.problem, inputs)
     for tensor in TENSORS:
         apart = float((targets.reference[tensor] - getattr(exact, tensor)).norm() / getattr(exact, tensor).norm())
         assert abs(rows["loss_rel"][tensor] - apart) < 2 * rows["error_rel"][tensor], tensor

@@ -36,7 +36,7 @@ def test_a_healthy_variant_does_not_change() -> None:
 
 
 RESULT = "return running.result(rank.dtype, rank.lse_dtype)"
-JOIN = "for block in found:\n                met.join"
+JOIN = "for block in found:\n                rank.join"
 SHOWN = {  # what stands in the ring, what is planted there, tensor and count that must show it
     "memory that was never written": (
         RESULT, RESULT.replace("return", "out, lse =")

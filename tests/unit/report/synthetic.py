@@ -163,3 +163,22 @@ def record(cases: Sequence[str]) -> dict[str, Any]:
         "provenance": {"git_commit": "0123456789abcdef", "dirty": False, "torch": "2.13.0", "device": "cpu",
                        "knobs": {"allow_tf32": False}},
     }  # fmt: skip
+
+
+FEW = Shape(("single_device", "ring", "zigzag"), ("bfloat16", "float64"), (1, 2, 4), (0,))
+
+
+def awkward_rows(folder: Path) -> pd.DataFrame:
+    """Of a run whose last rows have ratios of zeros, infinities, and one that no division gives."""
+    results = table.read_results(write_run(folder, FEW))
+    results["single_device_bias"] = results["error_rms"] * np.random.default_rng(0).normal(size=len(results))
+    awkward = results.index[results["tensor"].notna()][-4:]
+    results.loc[awkward, "error_rel"] = [0.0, math.inf, 1.0, 1.0]
+    results.loc[awkward, "floor_rel"] = [0.0, math.inf, 0.0, 3.0]
+    results.loc[awkward, "x_floor"] = [1.0, 1.0, math.inf, 0.5]
+    ratios = results["error_rel"] / results["single_device_rel"]
+    return results.assign(x_single_device=results["x_single_device"].mask(results.index.isin(awkward), ratios))
+
+
+def in_order(results: pd.DataFrame) -> pd.DataFrame:
+    return results.sort_values(["case_id", "tensor", "rank"], ignore_index=True)

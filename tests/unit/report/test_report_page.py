@@ -143,17 +143,6 @@ def test_a_terminal_and_the_rows_inside_say_what_the_table_says(
     assert len(set(content["command"])) == len(run.cases)
 
 
-def test_a_user_s_report_has_no_notes_of_our_experiments(tmp_path: Path) -> None:
-    def page_of(name: str, change: Change | None = None) -> str:
-        run_of(tmp_path / name, shape(record={"experiment": "demo"}), change)
-        return write_report(tmp_path / name).path.read_text(encoding="utf-8")
-
-    assert 'id="claims"' in page_of("ours")
-    page = page_of("theirs", lambda rows: rows.assign(options="fn=mine.py:ring"))
-    assert 'id="claims"' not in page
-    assert 'href="#claims"' not in page
-
-
 def test_infinite_zero_and_missing_numbers_have_a_place(folder: Path, tmp_path: Path) -> None:
     rows = pd.read_parquet(folder / "results")
     rows = rows[rows["variant"].isin(["ring", "single_device"])]

@@ -13,7 +13,7 @@ from accuracy.report.drift import drift_of
 from accuracy.report.explorer import encode_rows, preset_of
 from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import material_of, read_folder
-from accuracy.report.series import facets_of, with_labels
+from accuracy.report.series import with_labels
 from accuracy.report.worst import INSIDE, gravest
 from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.inside import MARK
@@ -22,10 +22,8 @@ from tests.unit.report.synthetic import HOSTILE, Shape, identity, write_large_ru
 from tests.unit.report.tables import drifted, run_of, shape
 
 
-def test_facets_go_from_coarse_to_fine_and_a_label_names_what_varies_and_only_that(folder: Path) -> None:
+def test_a_label_names_what_varies_and_only_that(folder: Path) -> None:
     run = read_folder(folder)
-    facets = facets_of(with_labels(run.results).loc[run.measured.index])
-    assert [facet["facet"].iloc[0] for facet in facets] == ["bfloat16", "float16"]
     changed = run.results.copy()
     changed.loc[changed["variant"] == "zigzag", "precision"] = "merge=logsumexp"
     changed.loc[changed["seed"] == 1, "seqlen"] = 2048

@@ -1,6 +1,5 @@
 """Tensors are rounded to the nearest number, cut for ranks and joined again."""
 
-import math
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -16,7 +15,6 @@ from accuracy.core.sharding import segments
 from accuracy.runtime import changes, device
 from accuracy.runtime.changes import Changes
 from accuracy.runtime.collectives import may_share
-from accuracy.runtime.dropout import GOLDEN, Dropout, _mixed
 from accuracy.runtime.rounding import round_to
 from accuracy.runtime.sharding import token_map
 from tests.processes import python
@@ -61,38 +59,6 @@ def test_the_maps_are_the_published_ones_and_segments_are_runs_of_them() -> None
         for rank, tokens in enumerate(token_map(sharding, 24, 3).tolist()):
             runs = (range(first, first + rows.stop - rows.start) for rows, first in segments(sharding, rank, 8, 3))
             assert [token for run in runs for token in run] == tokens
-
-
-LIKE = torch.empty(0, dtype=torch.float64)
-
-
-def whole(rate: float, seed: int = 7, tokens: int = 48) -> torch.Tensor:
-    return Dropout(rate, seed).at(torch.arange(tokens), torch.arange(tokens)).kept(range(2), 4, LIKE)
-
-
-def test_numbers_are_those_of_the_published_generator() -> None:
-    """The first four of seed 1234567, as Vigna's splitmix64.c gives them."""
-    places = torch.arange(1, 5) * GOLDEN + 1234567
-    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
-    assert [x % 2**64 for x in _mixed(places).tolist()] == expected
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_the_rate_is_dropped_in_every_head_row_and_key_and_seeds_items_and_heads_have_masks_of_their_own(
-    rate: float,
-) -> None:
-    """Counts of n independent draws: within 6 standard deviations, sqrt(n share (1 - share)); 8 + 512 of them. Two
-    independent masks both keep a place, or both drop it, with a chance of rate^2 + (1 - rate)^2."""
-    mask = whole(rate, tokens=256)
-    counts = [(mask.sum((2, 3)), 256**2), (mask.sum((0, 1, 2)), 8 * 256), (mask.sum((0, 1, 3)), 8 * 256)]
-    expected = [(counted, draws, 1 - rate) for counted, draws in counts]
-    one = mask[0, 0]
-    for two in (mask[1, 0], mask[0, 1], whole(rate, seed=8, tokens=256)[0, 0], one.mT):
-        expected.append(((one == two).sum(), 256**2, rate**2 + (1 - rate) ** 2))
-    for counted, draws, share in expected:
-        assert ((counted - draws * share).abs() < 6 * math.sqrt(draws * share * (1 - share))).all()
-    with pytest.raises(RuntimeError, match="which tokens"):
-        Dropout(0.3, 7).kept(range(1), 1, LIKE)
 
 
 @pytest.mark.parametrize("pieces", [1, 768])

@@ -10,7 +10,7 @@ from accuracy.variant.base import schedule_of
 from experiments.depth import __main__ as command
 from experiments.depth import plan
 from experiments.depth import table as tables
-from experiments.depth.attention import Exact, Ranks
+from experiments.depth.attention import Exact
 from experiments.depth.layers import DIFFERENTIATED, block, loss_of, quantities
 from experiments.depth.measure import Measurer
 from experiments.depth.plan import Planned
@@ -60,16 +60,6 @@ def test_every_layer_and_tensor_has_a_row_and_every_row_all_numbers() -> None:
     assert rows[[*STACK, "exact_rel", "x_exact", *numbers]].notna().all(axis=None)
     assert set(rows["rank"]) == {table.ALL_RANKS}
     assert set(rows) <= set(SCHEMA.names)
-
-
-def test_each_layer_of_a_stack_drops_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same in the stack, in its reference, on one device and on every rank, and again in the backward."""
-    words = ("variant=[ring,llama3]", "world_size=2", "dtype=float64", "problem.dropout=0.3")
-    rows = measured(*words)
-    assert set(rows["status"]) == {table.OK}
-    assert rows["error_rel"].max() < EXACT
-    monkeypatch.setattr(Ranks, "at", lambda self, layer: self)  # of all layers alike
-    assert measured(*words)["error_rel"].max() > 1e-2
 
 
 SMALL = (

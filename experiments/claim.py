@@ -4,12 +4,9 @@ An experiment's folder may hold `claims.py` with `def claims(results: pandas.Dat
 table of a run, out come statements with the evidence for or against each. No torch here.
 """
 
-import re
 import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -101,15 +98,7 @@ def over_ranks(rows: pd.DataFrame, how: str, keys: Sequence[str] = KEYS) -> pd.D
     return seeds.rename(columns={"mean": "x_single_device"}).drop(columns=["std", "count"])
 
 
-def experiment_folder(name: object) -> Path | None:
-    """The folder of the experiment called `name`, or None. The name comes from a file: it is not trusted."""
-    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9_]+", name):
-        return None
-    folder = paths.EXPERIMENTS / name
-    return folder if folder.is_dir() else None
-
-
-def judge(experiment: object, results: pd.DataFrame) -> list[Claim]:
+def judge(experiment: str, results: pd.DataFrame) -> list[Claim]:
     """The experiment's claims, judged on `results`; none where it has no `claims.py`.
 
     A claims file that raises becomes one claim that does not hold, with the error as its evidence.
@@ -117,30 +106,24 @@ def judge(experiment: object, results: pd.DataFrame) -> list[Claim]:
     return _judged(experiment, "claims", results)
 
 
-def judge_answer(experiment: object, results: pd.DataFrame) -> list[Claim]:
+def judge_answer(experiment: str, results: pd.DataFrame) -> list[Claim]:
     """Of what the Answer of the experiment's README is made, judged on `results`: its claims.py says it, in
     `def answer(results: pandas.DataFrame) -> list[Claim]`, with every number of the Answer in a statement."""
     return _judged(experiment, "answer", results)
 
 
-def _content(experiment: object) -> dict[str, Any] | None:
-    """The names of the experiment's claims.py; None where it has none."""
-    folder = experiment_folder(experiment)
-    path = folder / "claims.py" if folder else None
-    return runpy.run_path(str(path)) if path and path.is_file() else None
-
-
-def _judged(experiment: object, function: str, results: pd.DataFrame) -> list[Claim]:
+def _judged(experiment: str, function: str, results: pd.DataFrame) -> list[Claim]:
+    path = paths.EXPERIMENTS / experiment / "claims.py"
+    if not path.is_file():
+        return []
     try:
-        if (content := _content(experiment)) is None:
-            return []
-        return [_checked(claim) for claim in content[function](results.copy())]
-    except Exception as error:  # whatever a claims file does wrong must not cost the run its report
+        return [_checked(claim) for claim in runpy.run_path(str(path))[function](results.copy())]
+    except Exception as error:  # of any kind: it is told where the claims are printed
         return [Claim(f"The claims of {experiment} can be judged.", False, f"{type(error).__name__}: {error}")]
 
 
 def _checked(claim: object) -> Claim:
     if not isinstance(claim, Claim):
-        raise TypeError(f"claims() returned a {type(claim).__name__}; allowed: accuracy.results.claim.Claim")
+        raise TypeError(f"claims() returned a {type(claim).__name__}; allowed: experiments.claim.Claim")
     holds = None if claim.holds is None else bool(claim.holds)
     return Claim(str(claim.statement), holds, str(claim.evidence))

@@ -1,5 +1,5 @@
-"""An experiment's claims in a report: not able to change the table. A claim that no table can
-contradict says nothing: each published one that holds fails on some distorted table."""
+"""An experiment's claims are not able to change the table. A claim that no table can contradict says nothing: each
+published one that holds fails on some distorted table."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,14 +9,12 @@ import pandas as pd
 import pytest
 
 from accuracy.core import paths
-from accuracy.report.build import write_report
-from accuracy.results.claim import Claim, experiment_folder, judge
+from experiments.claim import Claim, judge, over_ranks
 from experiments.published import Tables
-from tests.unit.report.synthetic import Shape, write_run
 
 ROOT = Path(__file__).parents[3]
 RESULTS = pd.DataFrame({"error_rel": [1.0, 2.0]})
-HEAD = "from accuracy.results.claim import Claim\n\n\ndef claims(results):\n    "
+HEAD = "from experiments.claim import Claim\n\n\ndef claims(results):\n    "
 
 
 @pytest.fixture
@@ -38,22 +36,23 @@ def test_claims_cannot_change_a_table_and_a_faulty_file_is_a_claim_that_does_not
         (found,) = judge("made_up", RESULTS)
         assert found == claim if isinstance(claim, Claim) else not found.holds and claim in found.evidence
     assert RESULTS["error_rel"].tolist() == [1.0, 2.0]
-    for name in ("../made_up", "made_up/..", "Made_up", "", None, 3, "absent", "made_up\n", "/"):
-        assert experiment_folder(name) is None
-        assert judge(name, RESULTS) == []
+    assert judge("absent", RESULTS) == []
 
 
-def test_claims_are_in_the_report_and_the_readme_is_named_or_linked_to(
-    experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (experiment / "claims.py").write_text(HEAD + "return [Claim('It holds.', True, 'seen')]\n")
-    (experiment / "README.md").write_text("# T\n")
-    shape = Shape(("ring",), ("bfloat16",), (2,), tensors=("out",), record={"experiment": "made_up"})
-    run, path = write_run(tmp_path / "run", shape), "experiments/made_up/README.md"
-    for address, part in (("", f"<code>{path}</code>"), ("https://x.z/a", f'"https://x.z/a/blob/main/{path}">')):
-        monkeypatch.setattr(paths, "ADDRESS", address)
-        page = write_report(run).path.read_text(encoding="utf-8")
-        assert [each for each in ("It holds.", "claims held: 1 of 1", part) if each not in page] == []
+def test_the_worst_rank_or_the_mean_is_taken_in_each_seed_and_averaged_over_seeds() -> None:
+    case = {"variant": "ring", "precision": "", "dtype": "bfloat16", "tensor": "out", "world_size": 2}
+    rows = pd.DataFrame(
+        {**case, "seed": seed, "rank": rank, "x_single_device": times}
+        for seed, ranks in enumerate(((1.0, 1.2), (1.4, 1.0)))
+        for rank, times in enumerate((99.0, *ranks), start=-1)  # the norm over all ranks together is no rank
+    )
+    found = over_ranks(rows, "max")
+    assert found["x_single_device"].item() == pytest.approx(1.3)
+    # t of one degree of freedom; s / sqrt(2) = 0.1
+    assert found["half"].item() == pytest.approx(12.706 * 0.1, rel=1e-3)
+    found = over_ranks(rows[rows["seed"] == 0], "mean")
+    assert found["x_single_device"].item() == pytest.approx(1.1)
+    assert found["half"].isna().item()
 
 
 REPORTS = ROOT / "reports"

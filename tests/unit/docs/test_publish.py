@@ -1,14 +1,18 @@
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from accuracy.cli.publish import main, publish
+from accuracy.core.errors import ConfigError
 from accuracy.measurement.provenance import code_digest
 from accuracy.results import storage, table
-from tests.command_line import line_of
-from tests.unit.report.synthetic import Shape, write_run
+from accuracy.results.derived import RATIOS, SUMMARIES
+from docs.publish import UNREAD, drawn, lean, publish
+from tests.unit.report.synthetic import FEW, Shape, awkward_rows, in_order, write_run
 
 
 @pytest.fixture
@@ -46,10 +50,35 @@ REFUSED: tuple[tuple[dict, str], ...] = (
 )
 
 
-def test_what_is_no_evidence_is_refused(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_evidence_is_refused(finished: Path, tmp_path: Path) -> None:
     about = json.loads((finished / "run.json").read_text())
     for change, told in REFUSED:
         (finished / "run.json").write_text(json.dumps(about | change))
-        assert main([str(finished), "--to", str(tmp_path / "reports")]) == 2
-        assert told in line_of(capsys, "accuracy publish")
+        with pytest.raises(ConfigError, match=re.escape(told)):
+            publish(finished, tmp_path / "reports")
         assert not (tmp_path / "reports").exists()
+
+
+def test_rows_of_all_ranks_keep_every_digit_and_others_twelve_bits_whose_ratios_follow(tmp_path: Path) -> None:
+    full = awkward_rows(tmp_path / "run")
+    storage.write_table(storage.lean_results(full, lean), tmp_path / "results.parquet")
+    read, whole = in_order(table.read_results(tmp_path)), in_order(full)
+    all_ranks = whole["rank"] == table.ALL_RANKS
+    pd.testing.assert_frame_equal(read[all_ranks], whole[all_ranks], check_exact=True)
+    rows = (whole["rank"] >= 0) & np.isfinite(whole["error_rel"]) & (whole["floor_rel"] > 0) & (whole["x_floor"] != 0.5)
+    for name in set(table.METRICS) - {*RATIOS, *UNREAD}:
+        exact, kept = whole.loc[rows, name].dropna().to_numpy(), read.loc[rows, name].dropna().to_numpy()
+        assert (np.abs(kept - exact) <= np.abs(exact) * 2.0**-12).all()
+        assert name in SUMMARIES or (np.frexp(kept)[0] * 2**13 % 1 == 0).all()
+    assert (read.loc[rows, "x_floor"] == read.loc[rows, "error_rel"] / read.loc[rows, "floor_rel"]).all()
+
+
+def test_a_page_draws_the_same_places_from_a_published_table(tmp_path: Path) -> None:
+    """Of the two coarsest dtypes."""
+    run = write_run(tmp_path / "run", replace(FEW, dtypes=("float64", "float16", "bfloat16")))
+    results, all_positions = table.read_results(run), table.read_side(run, "positions")
+    kept = drawn(results, all_positions)
+    assert 0 < len(kept) < len(all_positions)
+    shown = results[results["case_id"].isin(kept["case_id"])]
+    assert {*FEW.variants} == set(shown["variant"])
+    assert {"bfloat16", "float16"} == set(shown["dtype"])
