@@ -21,7 +21,9 @@ from accuracy.execute import leftovers
 from accuracy.world import shared_gpu, staged, sums
 from tests.contract.world import handles
 
-DTYPES = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "int64", "uint8")
+DTYPES = (
+    "bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "int64", "uint8", "bool", "complex64",
+)  # fmt: skip
 SUMMED = ("bfloat16", "float16", "float32", "float64", "int64")
 ROWS, WIDTH = 3, 5
 Make = Callable[[int, int], Tensor]
@@ -31,7 +33,7 @@ Make = Callable[[int, int], Tensor]
 def made(dtype: torch.dtype, device: str, rank: int, rows: int) -> Tensor:
     """As unlike in every byte as the dtype allows."""
     values = torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(rank + 100 * rows), dtype=torch.float64)
-    values = values if dtype.is_floating_point else 100 * values
+    values = values > 0 if dtype is torch.bool else values if dtype.is_floating_point else 100 * values
     return values.to(dtype).to(device)
 
 
@@ -87,18 +89,25 @@ def all_to_all(make: Make, rank: int, size: int, group: dist.ProcessGroup) -> tu
 
 
 def from_one(make: Make, rank: int, size: int, group: dist.ProcessGroup) -> tuple[list[Tensor], list[Tensor]]:
-    mine = make(rank, ROWS)
-    dist.broadcast(mine, group=group, group_src=size - 1)
-    return [mine], [make(size - 1, ROWS)]
+    root, mine, scattered = size - 1, make(rank, ROWS), torch.empty_like(make(rank, ROWS))
+    dist.broadcast(mine, group=group, group_src=root)
+    parts = [make(other, ROWS) for other in range(size)] if rank == root else None
+    dist.scatter(scattered, parts, group=group, group_src=root)
+    gathered = [torch.empty_like(mine) for _ in range(size)] if rank == root else None
+    dist.gather(make(rank, ROWS), gathered, group=group, group_dst=root)
+    expected = [make(other, ROWS) for other in range(size)] if rank == root else []
+    return [mine, scattered, *(gathered or [])], [make(root, ROWS), make(rank, ROWS), *expected]
 
 
 MOVES = {"p2p": p2p, "all_gather": all_gather, "all_to_all": all_to_all, "from_one": from_one}
 
 
 def beyond_gloo(make: Make, rank: int, size: int, group: dist.ProcessGroup) -> tuple[list[Tensor], list[Tensor]]:
-    """What gloo has not: a list all-to-all, one's own messages, functional collectives of a mesh."""
+    """What gloo has not: a list all-to-all, unequal tensors, one's own messages, functional collectives of a mesh."""
     outs = [torch.empty_like(make(other, rank + 1)) for other in range(size)]
     dist.all_to_all(outs, [make(rank, other + 1) for other in range(size)], group=group)
+    unequal = [torch.empty_like(make(other, other + 1)) for other in range(size)]
+    dist.all_gather(unequal, make(rank, rank + 1), group=group)
     own = torch.empty_like(make(rank, 1))
     to_itself = [(dist.isend, make(rank, 1)), (dist.irecv, own)]
     for work in dist.batch_isend_irecv([dist.P2POp(what, x, group=group, group_peer=rank) for what, x in to_itself]):
@@ -107,10 +116,13 @@ def beyond_gloo(make: Make, rank: int, size: int, group: dist.ProcessGroup) -> t
     found = [
         functional.all_gather_tensor(make(rank, ROWS), 0, mesh),
         functional.permute_tensor(make(rank, ROWS).flatten(), shifted, mesh),
+        functional.broadcast(make(rank, ROWS), 1, group),
+        *functional.all_gather_into_tensor_coalesced([make(rank, 1), make(rank, 2)], group),
     ]
-    expected = [make(other, rank + 1) for other in range(size)]
+    several = [torch.cat([make(other, rows) for other in range(size)]) for rows in (1, 2)]
+    expected = [make(other, rank + 1) for other in range(size)] + [make(other, other + 1) for other in range(size)]
     expected += [make(rank, 1), torch.cat([make(other, ROWS) for other in range(size)]), make((rank - 1) % size, ROWS)]
-    return [*outs, own, *map(functional.wait_tensor, found)], expected
+    return [*outs, *unequal, own, *map(functional.wait_tensor, found)], [*expected, make(1, ROWS), *several]
 
 
 def in_order(parts: Sequence[Tensor], owner: int) -> Tensor:

@@ -5,9 +5,9 @@ from tests.contract.world import collectives
 GPUS = (pytest.param(size, how, marks=pytest.mark.gpu) for size in (2, 3, 4) for how in ("cuda", "opened"))
 CASES = [(3, "cpu"), pytest.param(4, "cpu", marks=pytest.mark.stress), *GPUS]
 NAMED = {
-    "a lost byte": {"p2p of bfloat16", "from_one of float16", "all_to_all of float8_e4m3fn", "all_gather of uint8"},
+    "a lost byte": {"p2p of bfloat16", "from_one of float16", "all_to_all of float8_e5m2", "all_gather of bool"},
     "another order": {"sums of bfloat16", "sums of float32"},
-    "a neighbour's part": {"all_gather of float32", "all_to_all of int64", "beyond gloo of float16"},
+    "a neighbour's part": {"all_gather of float32", "all_to_all of int64", "beyond gloo of complex64"},
 }
 
 
