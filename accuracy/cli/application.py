@@ -19,10 +19,10 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from accuracy.cli import USAGE_ERROR, internal, job, listing, unusable
-from accuracy.cli.launched import as_rank, speaks
 from accuracy.config.resolve import keys_of, replayed, resolved
 from accuracy.core.errors import ConfigError, NoRendezvous, printable, unknown
 from accuracy.core.paths import CONFIGS
+from accuracy.execute import start as processes
 from accuracy.execute.start import Launch
 
 GROUPS = "variant", "kernel", "inputs", "problem", "precision", "world", "experiment"
@@ -30,8 +30,21 @@ MISTAKES = ConfigError, HydraException, OmegaConfBaseException, YAMLError
 
 
 def start(arguments: list[str]) -> int:
-    """The exit status of these words, see `accuracy.cli.run`."""
-    return _status(lambda: as_rank(lambda launch: _run_application(arguments, launch)))
+    """The exit status of these words, see `accuracy.cli.run`. One of several launched processes ends here, whatever
+    threads it has left."""
+    status = _status(lambda: _run_application(arguments, processes.launch(os.environ)))
+    if _launched() is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def _launched() -> Launch | None:
+    """How this process was launched; None: it was started alone, or the environment is wrong."""
+    with suppress(ConfigError):
+        return processes.launch(os.environ)
+    return None
 
 
 def _status(work: Callable[[], int]) -> int:
@@ -54,6 +67,8 @@ def _run_application(arguments: list[str], launch: Launch | None) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its errors over instead of printing them
     if launch is None:  # a launcher sends it before it starts all processes anew: that must not take long
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is measured stays, and is reported
+    elif launch.rank > 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process says what there is to say
     statuses, started, process = list[int](), list[int](), os.getpid()
 
     def refuse(message: str) -> NoReturn:
@@ -91,7 +106,7 @@ def _run_job(config: DictConfig, launch: Launch | None) -> int:
     may do so in processes of its own, several a job."""
     if launch is not None:
         return _status(lambda: _measured(config, launch))
-    return _status(lambda: as_rank(lambda started: _measured(config, started)))
+    return _status(lambda: _measured(config, processes.launch(os.environ)))
 
 
 def _measured(config: DictConfig, launch: Launch | None) -> int:
@@ -129,7 +144,8 @@ def _check_choices(words: Iterable[str]) -> None:
 
 
 def _complain(error: BaseException) -> int:
-    if speaks() or isinstance(error, NoRendezvous):
+    started = _launched()
+    if started is None or started.rank == 0 or isinstance(error, NoRendezvous):
         print(f"accuracy: {printable(one_line(error))}", file=sys.stderr)
     return USAGE_ERROR
 

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from accuracy.cli import FAULTY, INTERRUPTED, NOTHING_MEASURED, report
-from accuracy.cli.launched import tell
 from accuracy.core import fields
 from accuracy.core.errors import ConfigError, RanksEnded
 from accuracy.execute import start as processes
@@ -90,7 +89,6 @@ def _carry_out(
         except RanksEnded as ended:
             print(f"accuracy: {ended}", file=sys.stderr)
             return NOTHING_MEASURED
-        tell(None)
         print(outcome_text(outcome))
         verdicts = report.of_run(outcome) if configuration.report else None
         if outcome.interrupted:
@@ -139,12 +137,10 @@ def _joined(
     from accuracy.execute.ranks import rank_loop
     from accuracy.execute.ranks.rendezvous import join_launched
 
-    task = task_of(configuration, folder, plans, launch.size)
+    task = task_of(configuration, folder, plans, launch.size, "launcher")
     launched = Launched(join_launched(launch, task.backend, task.sizes, task.digest, task.shared), task)
-    tell(folder)
     if launched.ranks.rank > 0:
         rank_loop.follow(task, launched.ranks)
-        tell(None)
     return launched
 
 

@@ -2,15 +2,14 @@
 it starts itself, which are forked from a server that has imported torch once."""
 
 import atexit
-import math
+import faulthandler
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from multiprocessing import forkserver, resource_tracker
@@ -37,31 +36,15 @@ only_workers_measure = False
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-class Limit(NamedTuple):
-    """Of what this process does now: its deadline in monotonic seconds; the seconds that it may take; the reason to
-    give when it is killed, empty for no answer."""
-
-    deadline: float = math.inf
-    seconds: float = math.inf
-    reason: str = ""
-
-
-_limit = Limit()
-tell_limit: Callable[[Limit], object] = id
-"""Sends the limit to the process that launched this one, which enforces it; by itself it does nothing."""
-
-
 @contextmanager
-def time_limit(seconds: float, reason: str = "") -> Iterator[None]:
-    """Limit the body's time; in launched processes alone somebody enforces it."""
-    global _limit
-    before, _limit = _limit, min(_limit, Limit(time.monotonic() + seconds, seconds, reason))
-    tell_limit(_limit)
+def ends_after(seconds: float) -> Iterator[None]:
+    """End this process, which says where it is, when the body takes longer, whatever it does. Such bodies do not
+    nest."""
+    faulthandler.dump_traceback_later(min(seconds, threading.TIMEOUT_MAX), exit=True, file=2)
     try:
         yield
     finally:
-        _limit = before
-        tell_limit(_limit)
+        faulthandler.cancel_dump_traceback_later()
 
 
 class Launch(NamedTuple):

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from accuracy.core.errors import ConfigError, NoRendezvous
 from accuracy.execute.ranks import messages
-from accuracy.execute.start import Launch, time_limit
+from accuracy.execute.start import Launch, ends_after
 from accuracy.world import shared_gpu
 
 START_SECONDS = 120.0  # for all ranks to import torch and to find each other
@@ -44,7 +44,7 @@ def join_on_machine(folder: Path, backend: str, sizes: Sequence[int], shared: Se
 def join_launched(launch: Launch, backend: str, sizes: Sequence[int], plan: str, shared: Sequence[int] = ()) -> Ranks:
     """Meet the other processes of a launch. plan: in a word, what they have to agree on; shared: the sizes whose ranks
     share a GPU. Raises ConfigError where they do not agree, and where they do not find each other."""
-    with time_limit(2 * START_SECONDS):
+    with ends_after(2 * START_SECONDS):
         with _found(launch):
             if dist.is_initialized():  # a job of a sweep before
                 control = dist.new_group(backend="gloo", timeout=messages.FOREVER)
