@@ -93,10 +93,6 @@ def _carry_out(
         verdicts = report.of_run(outcome) if configuration.report else None
         if outcome.interrupted:
             return INTERRUPTED
-        if outcome.removed:
-            gone = f"the rows of {outcome.removed} cases are gone from {folder}: something removed them meanwhile"
-            print(f"accuracy: {gone}; the same command measures them again", file=sys.stderr)
-            return NOTHING_MEASURED
         if not outcome.ok + outcome.earlier_ok:
             return NOTHING_MEASURED
         named = configuration.name == DIAGNOSE

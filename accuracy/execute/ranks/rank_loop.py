@@ -40,8 +40,6 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
                 tell_changes(case, changed)
                 os._exit(journal.LOST)
         yield case, known.statuses[case.id]
-    for case_id, status in known.statuses.items() - journal.read(task.folder).statuses.items():
-        journal.note(task.folder, status, case_id)  # a function removed the folder
     rank.tell(0, END)
 
 
