@@ -37,8 +37,8 @@ def measure(config: Any, folders: list[Path], command: list[str], launch: proces
     configuration = read(config, folders)
     if launch is not None and configuration.world != "processes":
         raise ConfigError(
-            f"{launch.by} started {launch.size} processes, but world={configuration.world} needs one;"
-            f" use world=processes, or start accuracy without {launch.by}"
+            f"torchrun started {launch.size} processes, but world={configuration.world} needs one;"
+            " use world=processes, or start accuracy without torchrun"
         )
     if launch is None and processes.only_workers_measure and not configuration.dry_run:
         of_ranks = configuration.world == "processes"  # the server imports torch beside this process
