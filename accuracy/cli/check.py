@@ -32,7 +32,7 @@ def _check(words: list[str]) -> int:
     add("--second", type=path_of, metavar="RUN_FOLDER", help="a second look: the same run, fresh seeds")
     add("--require-baseline", action="store_true", help="exit 4 where a cell has no baseline")
     add("--part", action="store_true", help="the run is a part of the baseline's matrix, or of its seeds")
-    files = "check.json, junit.xml, summary.md, comment.md, compare.html"
+    files = "check.json, junit.xml, summary.md, comment.md"
     add("--out", type=path_of, metavar="FOLDER", help=f"write {files}")
     add("--rows", type=whole, default=10, metavar="N", help="cells in the printed table (10)")
     given = parser.parse_args(words)

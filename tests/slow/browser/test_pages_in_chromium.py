@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from accuracy.cli import check
 from accuracy.report.build import write_report
 from tests.slow.browser.chromium import Visit
-from tests.unit.gate import made_up
-from tests.unit.gate.made_up import MadeUp, write_baseline
 from tests.unit.report.synthetic import HOSTILE
 from tests.unit.report.tables import run_of, shape
 
@@ -130,37 +127,23 @@ def test_no_label_of_a_chart_is_cut(browser: Any, report: Path, width: int) -> N
         assert visit.page.locator("svg.live").evaluate_all(OUTSIDE) == []
 
 
-@pytest.fixture(scope="module")
-def compare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    def worse(variant: str, dtype: str, size: int, tensor: str, seed: int) -> float:
-        return 1.3 if (variant, tensor) == ("llama3", "dk") else 1.0
-
-    folder = tmp_path_factory.mktemp("compare")
-    baseline = write_baseline(folder / "baseline", MadeUp())
-    run = made_up.write_run(folder / "run", MadeUp(luck=1, worse=worse))
-    assert check.main([str(run), "--baseline", str(baseline), "--out", str(folder / "out")]) == 1
-    return folder / "out" / "compare.html"
-
-
-@pytest.mark.parametrize(
-    ("name", "part", "style"), [("report", "svg.live text", "fill"), ("compare", "#cells .tag.failed", "color")]
-)
 def test_a_page_is_quiet_asks_for_nothing_never_scrolls_sideways_and_is_readable_in_light_and_dark(
-    browser: Any, request: pytest.FixtureRequest, name: str, part: str, style: str
+    browser: Any, report: Path
 ) -> None:
-    path, found = request.getfixturevalue(name), []
+    found = []
     for scheme in ("light", "dark"):
-        with Visit(browser, path, color_scheme=scheme) as opened:
+        with Visit(browser, report, color_scheme=scheme) as opened:
             for width in (1440, 700, 390):
                 opened.page.set_viewport_size({"width": width, "height": 900})
                 assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
-            assert opened.is_quiet(path)
+            assert opened.is_quiet(report)
             paper = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
-            of_part = f"getComputedStyle(document.querySelector('{part}'))"
+            of_text = "getComputedStyle(document.querySelector('svg.live text'))"
             lines = opened.page.locator("svg.live [aria-label=line] path")
             strokes = {*lines.evaluate_all("all => all.map(each => getComputedStyle(each).stroke)")}
-            assert (len(strokes) >= 3, paper in strokes) == (name == "report", False)
-            found.append((paper, *(opened.page.evaluate(f"{of_part}.{each}") for each in (style, "backgroundColor"))))
+            assert (len(strokes) >= 3, paper in strokes) == (True, False)
+            inks = (opened.page.evaluate(f"{of_text}.{each}") for each in ("fill", "backgroundColor"))
+            found.append((paper, *inks))
     (light, light_ink, _), (dark, dark_ink, _) = found
     assert light != dark
     assert light_ink != dark_ink

@@ -92,7 +92,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runner]:
 
 def test_a_job_installs_in_an_environment_of_its_own_and_the_runner_s_torch_stays(story: dict[str, Runner]) -> None:
     worse = story["worse"]
-    assert {path.name for path in (worse.folder / "worse").iterdir()} >= {"check.json", "junit.xml", "compare.html"}
+    assert {path.name for path in (worse.folder / "worse").iterdir()} >= {"check.json", "junit.xml", "summary.md"}
     temporary = worse.folder / "temporary"
     own = temporary / "accuracy-venv"
     asked = (worse.folder / "pip").read_text().splitlines()
