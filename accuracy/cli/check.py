@@ -41,17 +41,18 @@ def _check(words: list[str]) -> int:
     from accuracy.gate.decision import Question, decide, verdicts  # here, so that --help answers at once
     from accuracy.gate.fingerprint import comparable_baseline
     from accuracy.gate.output import terminal, write
-    from accuracy.results.run_table import read_run
+    from accuracy.results.run_table import named_faults, read_run
 
     run = read_run(given.folder)
     second = read_run(given.second) if given.second else None
     baseline = comparable_baseline(run, before) if (before := given.baseline or given.other) else None
-    judged = verdicts(run) | (verdicts(second) if second else {})
-    question = Question(run, baseline, second, given.require_baseline, given.part, verdicts=judged)
-    decision = decide(question)
-    if given.out is not None:
-        write(decision, given.out)
-    print(terminal(decision, given.rows))
+    with named_faults(run, second, baseline):
+        judged = verdicts(run) | (verdicts(second) if second else {})
+        question = Question(run, baseline, second, given.require_baseline, given.part, verdicts=judged)
+        decision = decide(question)
+        if given.out is not None:
+            write(decision, given.out)
+        print(terminal(decision, given.rows))
     return decision.exit
 
 
