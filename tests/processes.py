@@ -39,12 +39,16 @@ def free_port() -> str:
         return str(server.getsockname()[1])
 
 
+def launch(size: int, *words: str, folder: Path | None = None, **variables: str) -> list[Process]:
+    """So many ranks of `python WORDS` as torchrun starts them, but for its agent."""
+    several = {"WORLD_SIZE": f"{size}", "LOCAL_WORLD_SIZE": f"{size}", "MASTER_ADDR": "127.0.0.1"}
+    several |= {"MASTER_PORT": free_port()} | variables
+    return [start(*words, folder=folder, **several, RANK=f"{rank}", LOCAL_RANK=f"{rank}") for rank in range(size)]
+
+
 def launched(size: int, *words: str, folder: Path, **variables: str) -> list["subprocess.CompletedProcess[str]"]:
-    """So many ranks of `python WORDS` as torchrun starts them, but for its agent, to their end."""
-    several = variables | {"WORLD_SIZE": f"{size}", "LOCAL_WORLD_SIZE": f"{size}"}
-    several |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    ranks = [start(*words, folder=folder, **several, RANK=f"{rank}", LOCAL_RANK=f"{rank}") for rank in range(size)]
-    return [ended(each) for each in ranks]
+    """The same, to their end."""
+    return [ended(each) for each in launch(size, *words, folder=folder, **variables)]
 
 
 def ended(process: Process) -> "subprocess.CompletedProcess[str]":

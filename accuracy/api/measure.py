@@ -154,7 +154,7 @@ def _on_callers_ranks(
 ) -> list[pd.DataFrame]:  # fmt: skip
     """Take part in what the caller's processes measure together; return the first one's tables."""
     sizes = [each.case.world_size for each in plans if each.unsupported is None]
-    asked = task_of(configuration, folder, plans, group.size(), callers=True)
+    asked = task_of(configuration, folder, plans, group.size(), "caller")
     with caller.as_ranks(group, sizes, configuration.device, asked.digest, asked.shared) as ranks:
         task = replace(asked, folder=caller.share_folder(folder, ranks))
         if ranks.rank > 0:

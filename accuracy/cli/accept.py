@@ -26,7 +26,7 @@ from accuracy.gate.rules import SEEDS
 from accuracy.gate.statistics import LEVEL, RISE, seen
 from accuracy.results import run_table, storage, table
 from accuracy.results.cell import Cell, measured
-from accuracy.results.run_table import RunTable, read_baseline, read_run
+from accuracy.results.run_table import RunTable, named_faults, read_baseline, read_run
 
 LEAST_SEEDS = 2  # that have a spread
 ADVISED_SEEDS = 24
@@ -76,7 +76,8 @@ def accept(folder: Path, reason: str, to: Path, force: bool = False) -> Path:
     """
     reason = " ".join(printable(reason, " ").split())  # one line
     run = read_run(folder)
-    _must_be_sound(decide(Question(run, verdicts=verdicts(run))))
+    with named_faults(run):
+        _must_be_sound(decide(Question(run, verdicts=verdicts(run))))
     if not force and (few := [each for each in measured(run).values() if each.y and len(each.y) < LEAST_SEEDS]):
         raise ConfigError(
             f"{folder} has {count(len(few[0].y), 'seed')} in {count(len(few), 'cell')}, and no test can use fewer than"

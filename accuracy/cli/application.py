@@ -19,10 +19,10 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from accuracy.cli import USAGE_ERROR, internal, job, listing, unusable
-from accuracy.cli.launched import as_rank, speaks
 from accuracy.config.resolve import keys_of, replayed, resolved
 from accuracy.core.errors import ConfigError, NoRendezvous, printable, unknown
 from accuracy.core.paths import CONFIGS
+from accuracy.execute import start as processes
 from accuracy.execute.start import Launch
 
 GROUPS = "variant", "kernel", "inputs", "problem", "precision", "world", "experiment"
@@ -30,8 +30,21 @@ MISTAKES = ConfigError, HydraException, OmegaConfBaseException, YAMLError
 
 
 def start(arguments: list[str]) -> int:
-    """The exit status of these words, see `accuracy.cli.run`."""
-    return _status(lambda: as_rank(lambda launch: _run_application(arguments, launch)))
+    """The exit status of these words, see `accuracy.cli.run`. One of several launched processes ends here, whatever
+    threads it has left."""
+    status = _status(lambda: _run_application(arguments, processes.launch(os.environ)))
+    if _launched() is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def _launched() -> Launch | None:
+    """How this process was launched; None: it was started alone, or the environment is wrong."""
+    with suppress(ConfigError):
+        return processes.launch(os.environ)
+    return None
 
 
 def _status(work: Callable[[], int]) -> int:
@@ -46,15 +59,13 @@ def _status(work: Callable[[], int]) -> int:
         return internal("accuracy", error)
 
 
-class JobEnded(Exception):
-    """How a job that a launcher ran in another process has ended: its exit status."""
-
-
 def _run_application(arguments: list[str], launch: Launch | None) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its errors over instead of printing them
     if launch is None:  # a launcher sends it before it starts all processes anew: that must not take long
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is measured stays, and is reported
-    statuses, started, process = list[int](), list[int](), os.getpid()
+    elif launch.rank > 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process says what there is to say
+    statuses, started = list[int](), list[bool]()
 
     def refuse(message: str) -> NoReturn:
         flag = re.search(r"--([\w-]+)", message)
@@ -63,10 +74,8 @@ def _run_application(arguments: list[str], launch: Launch | None) -> int:
         raise ConfigError(f"{message}; write {key}, or see accuracy --hydra-help for flags")
 
     def task(config: DictConfig) -> None:
-        started.append(os.getpid())
-        statuses.append(_run_job(config, launch))
-        if os.getpid() != process and statuses[-1]:
-            raise JobEnded(statuses[-1])
+        started.append(True)
+        statuses.append(_status(lambda: _measured(config, launch)))  # a mistake in a job of a sweep leaves the others
 
     try:
         parser = get_args_parser()
@@ -76,22 +85,11 @@ def _run_application(arguments: list[str], launch: Launch | None) -> int:
         _check_choices(arguments)
         sys.argv[1:] = arguments
         hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(task)()
-    except JobEnded as ended:
-        statuses.append(ended.args[0])
-        print(f"accuracy: a job ended with status {ended.args[0]}; its launcher's log says why", file=sys.stderr)
     except (*MISTAKES, ValueError, OSError) as error:  # ValueError: Hydra's for `kernel=null`; OSError: of its folders;
         if started and not isinstance(error, MISTAKES):  # `start` tells whether it is a file or our bug
             raise
         statuses.append(_complain(error))
     return max(statuses, default=0)
-
-
-def _run_job(config: DictConfig, launch: Launch | None) -> int:
-    """Hydra calls it once, or once for each job of a sweep, where a mistake in one leaves the others alone; a launcher
-    may do so in processes of its own, several a job."""
-    if launch is not None:
-        return _status(lambda: _measured(config, launch))
-    return _status(lambda: as_rank(lambda started: _measured(config, started)))
 
 
 def _measured(config: DictConfig, launch: Launch | None) -> int:
@@ -129,7 +127,8 @@ def _check_choices(words: Iterable[str]) -> None:
 
 
 def _complain(error: BaseException) -> int:
-    if speaks() or isinstance(error, NoRendezvous):
+    started = _launched()
+    if started is None or started.rank == 0 or isinstance(error, NoRendezvous):
         print(f"accuracy: {printable(one_line(error))}", file=sys.stderr)
     return USAGE_ERROR
 

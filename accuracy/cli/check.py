@@ -32,7 +32,7 @@ def _check(words: list[str]) -> int:
     add("--second", type=path_of, metavar="RUN_FOLDER", help="a second look: the same run, fresh seeds")
     add("--require-baseline", action="store_true", help="exit 4 where a cell has no baseline")
     add("--part", action="store_true", help="the run is a part of the baseline's matrix, or of its seeds")
-    files = "check.json, junit.xml, summary.md, comment.md, compare.html"
+    files = "check.json, junit.xml, summary.md, comment.md"
     add("--out", type=path_of, metavar="FOLDER", help=f"write {files}")
     add("--rows", type=whole, default=10, metavar="N", help="cells in the printed table (10)")
     given = parser.parse_args(words)
@@ -41,17 +41,18 @@ def _check(words: list[str]) -> int:
     from accuracy.gate.decision import Question, decide, verdicts  # here, so that --help answers at once
     from accuracy.gate.fingerprint import comparable_baseline
     from accuracy.gate.output import terminal, write
-    from accuracy.results.run_table import read_run
+    from accuracy.results.run_table import named_faults, read_run
 
     run = read_run(given.folder)
     second = read_run(given.second) if given.second else None
     baseline = comparable_baseline(run, before) if (before := given.baseline or given.other) else None
-    judged = verdicts(run) | (verdicts(second) if second else {})
-    question = Question(run, baseline, second, given.require_baseline, given.part, verdicts=judged)
-    decision = decide(question)
-    if given.out is not None:
-        write(decision, given.out)
-    print(terminal(decision, given.rows))
+    with named_faults(run, second, baseline):
+        judged = verdicts(run) | (verdicts(second) if second else {})
+        question = Question(run, baseline, second, given.require_baseline, given.part, verdicts=judged)
+        decision = decide(question)
+        if given.out is not None:
+            write(decision, given.out)
+        print(terminal(decision, given.rows))
     return decision.exit
 
 

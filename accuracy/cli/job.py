@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from accuracy.cli import FAULTY, INTERRUPTED, NOTHING_MEASURED, report
-from accuracy.cli.launched import tell
 from accuracy.core import fields
 from accuracy.core.errors import ConfigError, RanksEnded
 from accuracy.execute import start as processes
@@ -38,8 +37,8 @@ def measure(config: Any, folders: list[Path], command: list[str], launch: proces
     configuration = read(config, folders)
     if launch is not None and configuration.world != "processes":
         raise ConfigError(
-            f"{launch.by} started {launch.size} processes, but world={configuration.world} needs one;"
-            f" use world=processes, or start accuracy without {launch.by}"
+            f"torchrun started {launch.size} processes, but world={configuration.world} needs one;"
+            " use world=processes, or start accuracy without torchrun"
         )
     if launch is None and processes.only_workers_measure and not configuration.dry_run:
         of_ranks = configuration.world == "processes"  # the server imports torch beside this process
@@ -90,15 +89,10 @@ def _carry_out(
         except RanksEnded as ended:
             print(f"accuracy: {ended}", file=sys.stderr)
             return NOTHING_MEASURED
-        tell(None)
         print(outcome_text(outcome))
         verdicts = report.of_run(outcome) if configuration.report else None
         if outcome.interrupted:
             return INTERRUPTED
-        if outcome.removed:
-            gone = f"the rows of {outcome.removed} cases are gone from {folder}: something removed them meanwhile"
-            print(f"accuracy: {gone}; the same command measures them again", file=sys.stderr)
-            return NOTHING_MEASURED
         if not outcome.ok + outcome.earlier_ok:
             return NOTHING_MEASURED
         named = configuration.name == DIAGNOSE
@@ -139,12 +133,10 @@ def _joined(
     from accuracy.execute.ranks import rank_loop
     from accuracy.execute.ranks.rendezvous import join_launched
 
-    task = task_of(configuration, folder, plans, launch.size)
+    task = task_of(configuration, folder, plans, launch.size, "launcher")
     launched = Launched(join_launched(launch, task.backend, task.sizes, task.digest, task.shared), task)
-    tell(folder)
     if launched.ranks.rank > 0:
         rank_loop.follow(task, launched.ranks)
-        tell(None)
     return launched
 
 

@@ -33,7 +33,7 @@ usage: accuracy [experiment=NAME] [KEY=VALUE ...] [KEY=[VALUE,VALUE] ...]
   accuracy experiment=demo                                        one minute on a CPU, writes a report
   accuracy variant=[ring,zigzag] dtype=bfloat16 world_size=[1,2,4,8]
   accuracy experiment=world_size_growth dry_run=true              print the plan, measure nothing
-  accuracy -m variant=ring,zigzag hydra/launcher=...              Hydra's sweeps and launchers, one run a job
+  accuracy -m variant=ring,zigzag                                 Hydra's sweeps, one run a job
   accuracy --config-dir=MINE variant=mine                         parts of your own: MINE/variant/mine.yaml and mine.py
 
 Any knob given a list becomes an axis of the grid. Quote lists with spaces or brackets that your shell would expand.

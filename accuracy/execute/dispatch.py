@@ -22,7 +22,7 @@ from accuracy.measurement.pipeline import Pipeline
 from accuracy.runtime import arithmetic, device
 
 if TYPE_CHECKING:
-    from accuracy.execute.ranks.rank import Task
+    from accuracy.execute.ranks.rank import By, Task
     from accuracy.execute.ranks.rendezvous import Ranks
 
 Begin = Callable[[Case], None]
@@ -99,10 +99,10 @@ def _needs_no_other(each: Planned) -> bool:
 
 
 def task_of(
-    configuration: Configuration, folder: Path, plans: Sequence[Planned], most: int | None = None, callers: bool = False
+    configuration: Configuration, folder: Path, plans: Sequence[Planned], most: int | None = None, by: "By" = "agent"
 ) -> "Task":
-    """Return what real ranks are to do; most: how many there are; callers: whether they are the caller's own processes.
-    Where the CPU computes, their threads decide last digits: as many as this process has."""
+    """Return what real ranks are to do; most: how many there are; by: who started them. Where the CPU computes, their
+    threads decide last digits: as many as this process has."""
     from accuracy.execute.ranks.rank import Task
 
     asked = {each.case.world_size for each in plans if each.case.world == "processes"}
@@ -118,7 +118,7 @@ def task_of(
         threads=max(1, threads),
         case_seconds=configuration.case_seconds,
         switches=arithmetic.functions_run_with(),
-        callers=callers,
+        by=by,
         shared=sorted({each.case.world_size for each in plans if each.case.sums and each.case.world_size in sizes}),
     )
 

@@ -8,11 +8,10 @@ import json
 import logging
 import os
 import re
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from accuracy.core.errors import ConfigError, printable
@@ -32,11 +31,8 @@ SAID = logging.getLogger("accuracy")
 def opened(folder: Path, device: str) -> Iterator[None]:
     """The folder, made if need be, and kept from other runs while the body runs. Raises ConfigError where it cannot be
     written, is another run's at the moment, or holds rows of another code or device."""
-    existed = folder.is_dir()
     make_writable("output_dir", folder)
     with _locked(folder):
-        if existed:  # a run was killed after a function had removed its files
-            _put_back(folder)
         if (folder / "run.json").exists():
             earlier = table.read_run(folder)["fingerprint"]
             now = json.loads(json.dumps(fingerprint(device), default=str))
@@ -51,49 +47,6 @@ def opened(folder: Path, device: str) -> Iterator[None]:
             elif path.parent != folder and path.suffix != ".parquet":
                 SAID.warning("accuracy: %s is no file of a run and is not read", path)
         yield
-
-
-@contextmanager
-def kept(folder: Path) -> Iterator[None]:
-    """Link the cases' files into a hidden folder beside the run's, and put back what is missing after the body."""
-    place = _second(folder)
-    shutil.rmtree(place, ignore_errors=True)
-    with suppress(OSError):
-        place.mkdir()
-    keep(folder, "*")
-    try:
-        yield
-    finally:
-        _put_back(folder)
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def _put_back(folder: Path) -> None:
-    place = _second(folder)
-    files = {path: folder / path.relative_to(place) for path in place.rglob("*") if path.is_file()}
-    gone = {path: to for path, to in files.items() if not to.exists()}
-    for path, to in gone.items():
-        to.parent.mkdir(parents=True, exist_ok=True)
-        path.replace(to)
-    if gone:
-        SAID.warning("accuracy: %d files were removed from %s during a run; they are put back", len(gone), folder)
-
-
-def _second(folder: Path) -> Path:
-    folder = folder.resolve()
-    return folder.parent / f".{folder.name}.kept"
-
-
-def keep(folder: Path, case_id: str) -> None:
-    """Link a case's files, in the body of `kept`: a user's function may remove the folder."""
-    hidden = _second(folder)
-    for pattern in (f"*/{case_id}.parquet", f"answers/*/{case_id}.parquet", f"{table.TRACEBACKS}/{case_id}*"):
-        for path in folder.glob(pattern) if hidden.is_dir() else ():
-            second = hidden / path.relative_to(folder)
-            with suppress(OSError):  # a file system without hard links
-                second.parent.mkdir(parents=True, exist_ok=True)
-                second.unlink(missing_ok=True)
-                os.link(path, second)
 
 
 def make_writable(where: str, folder: Path) -> None:

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy.core.case import Case
-from accuracy.execute import output, start, worker
+from accuracy.execute import start, worker
 from accuracy.execute.worker import Work, seconds_allowed, seconds_text, stack_file
 from accuracy.measurement.observe import shared
 from accuracy.measurement.provenance import code_of
@@ -42,11 +43,12 @@ def measure(cases: Sequence[Case], work: Work, begin: Callable[[Case], None]) ->
 
     The generator is to be closed, so that no process stays.
     """
-    with output.limited() as printed, start.no_process_stays():
+    temporary = tempfile.TemporaryDirectory(prefix="accuracy-", ignore_cleanup_errors=True)
+    with temporary as stacks, start.no_process_stays():
         queue, workers = Queue(cases), list[_Worker]()
         try:
             for number, gpu in enumerate(work.gpus):
-                workers.append(_Worker(number, gpu, work, printed))
+                workers.append(_Worker(number, gpu, work, Path(stacks)))
             while busy := [each for each in workers if each.keep_busy(queue, begin)]:
                 by_handle: dict[Any, _Worker] = {handle: each for each in busy for handle in each.handles}
                 seconds = min(each.deadline for each in busy) - time.monotonic()
@@ -67,8 +69,8 @@ def measure(cases: Sequence[Case], work: Work, begin: Callable[[Case], None]) ->
 class _Worker:
     """A device and the process on it. case: what the process measures; ready: whether it has opened its device."""
 
-    def __init__(self, number: int, gpu: int | None, work: Work, printed: Path) -> None:
-        self.number, self.gpu, self.work, self.printed = number, gpu, work, printed
+    def __init__(self, number: int, gpu: int | None, work: Work, stacks: Path) -> None:
+        self.number, self.gpu, self.work, self.stacks = number, gpu, work, stacks
         self.name = "the worker process" if gpu is None else f"the worker process of GPU {gpu}"
         self.usable = True
         self.start()
@@ -77,7 +79,7 @@ class _Worker:
         """Start a process on the device."""
         context = multiprocessing.get_context("forkserver")
         self.connection, other = context.Pipe()
-        arguments = other, self.gpu, self.work, {**os.environ}, self.printed
+        arguments = other, self.gpu, self.work, {**os.environ}, self.stacks
         self.process = context.Process(target=worker.serve, args=arguments, name=self.name)
         start.start_server(start.OF_WORKERS)
         with start.starting():
@@ -139,7 +141,7 @@ class _Worker:
         self.process.join(END_SECONDS)
         code = self.process.exitcode
         if self.late:
-            file = stack_file(self.printed, self.process.pid or 0)
+            file = stack_file(self.stacks, self.process.pid or 0)
             text = file.read_text() if file.exists() else ""
             return f"{self.name} was killed after {seconds_text(self.case, self.work.case_seconds)}", text
         if code is not None and code < 0:
@@ -156,7 +158,7 @@ class _Worker:
         """Wait for the end of a killed process, and leave nothing of it."""
         self.process.join(END_SECONDS)
         self.connection.close()
-        stack_file(self.printed, self.process.pid or 0).unlink(missing_ok=True)
+        stack_file(self.stacks, self.process.pid or 0).unlink(missing_ok=True)
 
 
 def _lost(work: Work, case: Case, reason: str, traceback: str = "") -> str:

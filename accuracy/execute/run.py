@@ -17,7 +17,7 @@ from accuracy.config.read import Configuration
 from accuracy.core import fields
 from accuracy.core.case import Case, digest
 from accuracy.execute.dispatch import Launched, measure
-from accuracy.execute.folder import kept, set_other_code_aside
+from accuracy.execute.folder import set_other_code_aside
 from accuracy.execute.plan import Planned
 from accuracy.measurement.provenance import code_of, fingerprint, of_functions, provenance
 from accuracy.results import completeness, storage, table
@@ -38,7 +38,7 @@ class Progress(tqdm):
 
 class Outcome(NamedTuple):
     """Where the run is, and how its cases ended; `earlier`: found done in the folder, `earlier_ok` of them measured;
-    results: all rows, where the run came to its end; removed: how many cases had rows that are gone."""
+    results: all rows, where the run came to its end."""
 
     folder: Path
     ok: int
@@ -48,7 +48,6 @@ class Outcome(NamedTuple):
     earlier_ok: int
     interrupted: bool
     results: pd.DataFrame | None = None
-    removed: int = 0
 
 
 def folder_of(configuration: Configuration, config: Mapping[str, Any]) -> Path:
@@ -95,7 +94,7 @@ def execute(
     pending = [each for each in plans if each.case.id not in done]
     waiting = {each.case.id for each in pending}
     counts = {table.OK: 0, table.UNSUPPORTED: 0, table.FAILED: 0}
-    interrupted, results, removed = False, None, 0
+    interrupted, results = False, None
     progress = Progress(
         total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True, disable=quiet
     )
@@ -104,7 +103,7 @@ def execute(
         progress.set_postfix_str(f"{case.variant.name} {case.said_dtype} W={case.world_size}", refresh=False)
 
     try:
-        with kept(folder), closing(measure(configuration, folder, pending, launched, begin)) as ended:
+        with closing(measure(configuration, folder, pending, launched, begin)) as ended:
             for status in ended:
                 counts[status] += 1
                 progress.update()
@@ -116,12 +115,11 @@ def execute(
         progress.close()
     if not interrupted:
         results = table.results_of(folder, [case_id for case_id in ids if case_id not in rows], [*rows.values()])
-        removed = len({*ids} - {*results["case_id"]})
         about |= {"ended": now(), "plan": completeness.closed_plan(about["plan"], results)}
     storage.write_json(folder / "run.json", about)
     earlier_ok = sum(status == table.OK for status in done.values())
     ended_so = counts["ok"], counts["unsupported"], counts["failed"]
-    return Outcome(folder, *ended_so, len(done), earlier_ok, interrupted, results, removed)
+    return Outcome(folder, *ended_so, len(done), earlier_ok, interrupted, results)
 
 
 def record(name: str, device: str, config: Mapping[str, Any], cases: Sequence[str], words: list[str]) -> dict[str, Any]:

@@ -1,16 +1,15 @@
-"""How processes start: this one (alone, or as one of many by torchrun, by SLURM's srun or by submitit), and those that
-it starts itself, which are forked from a server that has imported torch once."""
+"""How processes start: this one (alone, or as one of many by torchrun), and those that it starts itself, which are
+forked from a server that has imported torch once."""
 
 import atexit
-import math
+import faulthandler
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from multiprocessing import forkserver, resource_tracker
@@ -22,14 +21,7 @@ from accuracy.execute import leftovers
 GRADIENTS = "torch.fx.experimental.symbolic_shapes"  # torch imports it with the first gradient
 OF_WORKERS, OF_RANKS = ("accuracy.execute.worker", GRADIENTS), ("accuracy.execute.ranks.agent", GRADIENTS)
 """What the server imports for its processes, beside pandas, which pyarrow imports with the first rows it writes."""
-NAMES = {  # rank, size, rank on this machine, processes on it
-    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
-    "submitit": (
-        "SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NTASKS", "SUBMITIT_LOCAL_LOCALID", "SUBMITIT_LOCAL_NTASKS",
-    ),
-}  # fmt: skip
-"""A batch script of SLURM has no step: it is one process, whatever its job has reserved."""
+NUMBERS = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"
 
 only_workers_measure = False
 """Whether this process is the console command: it hands every case to another process, which may hang or end."""
@@ -37,85 +29,42 @@ only_workers_measure = False
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-class Limit(NamedTuple):
-    """Of what this process does now: its deadline in monotonic seconds; the seconds that it may take; the reason to
-    give when it is killed, empty for no answer."""
-
-    deadline: float = math.inf
-    seconds: float = math.inf
-    reason: str = ""
-
-
-_limit = Limit()
-tell_limit: Callable[[Limit], object] = id
-"""Sends the limit to the process that launched this one, which enforces it; by itself it does nothing."""
-
-
 @contextmanager
-def time_limit(seconds: float, reason: str = "") -> Iterator[None]:
-    """Limit the body's time; in launched processes alone somebody enforces it."""
-    global _limit
-    before, _limit = _limit, min(_limit, Limit(time.monotonic() + seconds, seconds, reason))
-    tell_limit(_limit)
+def ends_after(seconds: float) -> Iterator[None]:
+    """End this process, which says where it is, when the body takes longer, whatever it does. Such bodies do not
+    nest."""
+    faulthandler.dump_traceback_later(min(seconds, threading.TIMEOUT_MAX), exit=True, file=2)
     try:
         yield
     finally:
-        _limit = before
-        tell_limit(_limit)
+        faulthandler.cancel_dump_traceback_later()
 
 
 class Launch(NamedTuple):
-    """One of `size` processes that `by` started; they meet at host:port. agent: whether torchrun's store is there;
-    one_host: whether all of them are on this machine."""
+    """One of `size` processes that torchrun started; they meet at host:port. one_host: whether all of them are on this
+    machine."""
 
-    by: str
     rank: int
     size: int
     local_rank: int
     host: str
     port: int
-    agent: bool = False
     one_host: bool = True
 
 
 def launch(environment: Mapping[str, str]) -> Launch | None:
     """Return what the environment says, None for a process that was started alone. Raises ConfigError."""
-    for by, (*names, here) in NAMES.items():
-        if not all(name in environment for name in names):
-            continue
-        rank, size, local_rank = (_number(name, environment[name]) for name in names)
-        if size == 1:
-            return None
-        host = environment.get("MASTER_ADDR") or _first_host(environment)
-        agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        one_host = environment.get(here) == str(size) or host in LOOPBACK
-        return Launch(by, rank, size, local_rank, host, _port(environment), agent, one_host)
-    return None
+    host = environment.get("MASTER_ADDR")
+    if not host or not all(name in environment for name in NUMBERS):
+        return None
+    rank, size, local_rank, here, port = (_number(name, environment[name]) for name in NUMBERS)
+    return None if size == 1 else Launch(rank, size, local_rank, host, port, here == size or host in LOOPBACK)
 
 
 def _number(name: str, text: str) -> int:
     if not text.isdecimal():
         raise ConfigError(f"{name}={text!r} in the environment; allowed: a whole number")
     return int(text)
-
-
-def _port(environment: Mapping[str, str]) -> int:
-    """MASTER_PORT, or one that the job's number leads every process to."""
-    if "MASTER_PORT" in environment:
-        return _number("MASTER_PORT", environment["MASTER_PORT"])
-    job = environment.get("SLURM_JOB_ID") or environment.get("SUBMITIT_LOCAL_JOB_ID") or ""
-    return 20000 + int("0" + "".join(filter(str.isdigit, job))) % 10000
-
-
-def _first_host(environment: Mapping[str, str]) -> str:
-    nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
-    if not nodes:
-        return "127.0.0.1"
-    try:
-        shown = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise ConfigError(f"scontrol cannot list the hosts {nodes} ({error}); set MASTER_ADDR") from error
-    return shown.stdout.split()[0]
 
 
 def preload(modules: Sequence[str]) -> None:

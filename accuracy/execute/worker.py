@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +19,7 @@ import torch
 from accuracy.core import own_process, plugins
 from accuracy.core.case import Case
 from accuracy.core.errors import located, traceback_of
-from accuracy.execute import output, start
-from accuracy.execute.folder import keep
+from accuracy.execute import start
 from accuracy.execute.plan import Planned, measured
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.results import storage, table
@@ -30,10 +30,6 @@ HOUR = 3600.0
 SLOWEST = {"cpu": 1e8, "cuda": 1e10}
 """Operations a second: a thousandth of what a core reaches in float64 products (1e11), and a weak GPU in float32
 (1e13). With the hour on top no healthy case of a sound machine comes near its limit."""
-GRACE_SECONDS = 10
-"""A case in the called process has this long to stop after its first interrupt; then the process ends itself."""
-ENDED = 124
-"""Exit status of a process that ends itself because of a case: that of timeout(1)."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,6 @@ def write(folder: Path, case: Case, measured: Measured) -> str:
     if measured.traceback:
         storage.write_traceback(folder, case.id, measured.traceback)
     storage.write_case(folder, case.id, measured.results, {"positions": measured.positions, **measured.tables})
-    keep(folder, case.id)
     return measured.status
 
 
@@ -102,11 +97,10 @@ def device_works(device: str) -> bool:
     return True
 
 
-def serve(connection: Connection, gpu: int | None, work: Work, environment: dict[str, str], printed: Path) -> None:
+def serve(connection: Connection, gpu: int | None, work: Work, environment: dict[str, str], stacks: Path) -> None:
     """Measure the cases that come through a connection, until the process is killed. What is answered: None, once the
     device is open; then for each case its status, and whether the process can measure more; an OSError where its rows
-    cannot be written. printed: where `output` takes what is printed."""
-    output.send(printed)
+    cannot be written. stacks: the folder of `stack_file`."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # the process that hands out cases hears of it too, and ends this one
     start.end_with_parent(1)
@@ -122,20 +116,20 @@ def serve(connection: Connection, gpu: int | None, work: Work, environment: dict
     connection.send(None)
     while True:
         try:
-            connection.send(_measured(work, connection.recv(), gpu, before, printed))
+            connection.send(_measured(work, connection.recv(), gpu, before, stacks))
         except EOFError:
             return
         except OSError as error:  # of a file that cannot be written
             connection.send(error)
 
 
-def stack_file(printed: Path, pid: int) -> Path:
+def stack_file(stacks: Path, pid: int) -> Path:
     """Return the file into which a worker writes where it is, once its case has reached its limit."""
-    return printed / f"stack.{pid}"
+    return stacks / f"stack.{pid}"
 
 
-def _measured(work: Work, case: Case, gpu: int | None, before: Changes, printed: Path) -> tuple[str, bool]:
-    with open(stack_file(printed, os.getpid()), "w") as stack:
+def _measured(work: Work, case: Case, gpu: int | None, before: Changes, stacks: Path) -> tuple[str, bool]:
+    with open(stack_file(stacks, os.getpid()), "w") as stack:
         seconds = min(seconds_allowed(case, work.case_seconds), threading.TIMEOUT_MAX)
         faulthandler.dump_traceback_later(seconds, file=stack)
         found = work.pipeline.measure(case)
@@ -166,47 +160,37 @@ class TookTooLong(BaseException):
 def measure_here(pipeline: Pipeline, each: Planned, folder: Path, case_seconds: float) -> str:
     """Measure a case in this process, and store its rows; return its status.
 
-    Python code in the main thread that takes longer than the case may is interrupted, every second from then on. What
-    cannot be interrupted ends this process after `GRACE_SECONDS`, with the row of the case on the disk.
+    Python code in the main thread that takes longer than the case may is interrupted, every second from then on. A
+    sooner alarm of the caller's stays, and ends the call.
     """
-    case, over, sending = each.case, threading.Event(), threading.Lock()
-    seconds = seconds_allowed(case, case_seconds)
-    reason = f"took longer than {seconds_text(case, case_seconds)}"
-    thread, in_main = threading.get_ident(), threading.current_thread() is threading.main_thread()
+    case, over = each.case, threading.Event()
+    seconds, alarm = seconds_allowed(case, case_seconds), signal.getitimer(signal.ITIMER_REAL)
+    limited = threading.current_thread() is threading.main_thread() and not 0 < alarm[0] <= seconds
 
     def interrupt(*_: object) -> None:
         if not over.is_set():
             raise TookTooLong
 
-    def watch() -> None:
-        if over.wait(min(seconds, threading.TIMEOUT_MAX)):
-            return
-        for _ in range(GRACE_SECONDS):
-            with sending:
-                if in_main and not over.is_set():
-                    signal.pthread_kill(thread, signal.SIGVTALRM)
-            if over.wait(1.0):
-                return
-        write(folder, case, pipeline.failed(case, f"{reason}, and could not be interrupted"))
-        print(f"\naccuracy: case {case.id} {reason}; this process ends", file=sys.stderr, flush=True)
-        os._exit(ENDED)
-
-    before = signal.signal(signal.SIGVTALRM, interrupt) if in_main else None
-    changes = Changes()
-    threading.Thread(target=watch, daemon=True).start()
+    began, changes = time.monotonic(), Changes()
+    if limited:
+        before = signal.signal(signal.SIGALRM, interrupt)
     try:
         try:
+            if limited:
+                signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
             found = measured(pipeline, each)
         finally:
             over.set()
     except TookTooLong as error:
         position = located(error).removeprefix("TookTooLong:").strip()
-        found = replace(pipeline.failed(case, f"{reason} {position}".rstrip()), traceback=traceback_of(error))
+        reason = f"took longer than {seconds_text(case, case_seconds)} {position}".rstrip()
+        found = replace(pipeline.failed(case, reason), traceback=traceback_of(error))
     finally:
-        with sending:  # no further interrupt is sent
-            over.set()
-        if in_main:
-            signal.signal(signal.SIGVTALRM, before)
+        if limited:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            rest = alarm[0] and max(alarm[0] - (time.monotonic() - began), 1e-6)
+            signal.setitimer(signal.ITIMER_REAL, rest, alarm[1])
     if changed := changes.names():
         changes.undo()
         left = changes.names()

@@ -1,5 +1,5 @@
-"""The decision for a terminal, and its files, each whole or not at all: JSON, JUnit XML, Markdown for GitHub's step
-summary and comments, within their limits, and a page without any script."""
+"""The decision for a terminal, and its files, each whole or not at all: JSON, JUnit XML, and Markdown for GitHub's step
+summary and comments, within their limits."""
 
 import html
 import json
@@ -123,15 +123,12 @@ def many(decision: Decision) -> Counter[str]:
 
 
 def write(decision: Decision, folder: Path) -> None:
-    """check.json, junit.xml, summary.md, comment.md and compare.html."""
-    from accuracy.gate.compare_page import page
-
+    """check.json, junit.xml, summary.md and comment.md."""
     contents = {
         "check.json": _record(decision).encode(),
         "junit.xml": _junit(decision),
         "summary.md": markdown(decision, SUMMARY_BYTES, len(decision.items)).encode(),
         "comment.md": markdown(decision, COMMENT_BYTES, COMMENT_ROWS).encode(),
-        "compare.html": page(decision),
     }
     for name, content in contents.items():
         with whole_file(folder / name) as handle:
@@ -160,7 +157,7 @@ def markdown(decision: Decision, most_bytes: int, most_rows: int) -> str:
     free_bytes = most_bytes - len("\n".join(top).encode()) - 200  # the sentence below
     shown = sum(end <= free_bytes for end in accumulate(len(row.encode()) + 1 for row in rows))
     left = len(decision.items) - decision.count(SKIPPED) - shown
-    tail = ["", f"and {count(left, 'cell')} more: see check.json or compare.html"] if left else []
+    tail = ["", f"and {count(left, 'cell')} more: see check.json"] if left else []
     return "\n".join([*top, *rows[:shown], *tail, ""]).encode()[:most_bytes].decode(errors="ignore")
 
 

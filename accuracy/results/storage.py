@@ -196,8 +196,8 @@ POSITIONS = "positions.parquet"  # what the report draws
 def signed_files(folder: Path) -> list[str]:
     """The names of the published folder's files that have a line in SHA256SUMS, as `sha256sum` writes and checks it.
 
-    The sums guard against damage, not against malice: who can write a baseline can write its sums. What else a file
-    says is therefore checked too (`run_table.py`), and a new baseline is reviewed like code.
+    The sums guard against damage, not against malice: who can write a baseline can write its sums. A new baseline is
+    reviewed like code.
     """
     return [*SIGNED, *([POSITIONS] if (folder / POSITIONS).exists() else [])]
 

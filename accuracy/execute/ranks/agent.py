@@ -28,7 +28,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from accuracy.core import own_process, plugins
 from accuracy.core.case import Case
 from accuracy.core.errors import RanksEnded, located, one_line, traceback_of
-from accuracy.execute import leftovers, output, start
+from accuracy.execute import leftovers, start
 from accuracy.execute.folder import make_writable
 from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import journal, rank_loop, rendezvous
@@ -59,8 +59,8 @@ def measure(
     by_id = {each.case.id: each.case for each in pending}
     _, place = journal.lines(task.folder)
     temporary = tempfile.TemporaryDirectory(prefix="accuracy-", ignore_cleanup_errors=True)
-    with temporary as rendezvous_folder, output.limited() as printed, start.no_process_stays():
-        agent = Agent(task, pending, Path(rendezvous_folder), lead, printed)
+    with temporary as rendezvous_folder, start.no_process_stays():
+        agent = Agent(task, pending, Path(rendezvous_folder), lead)
         agent.watch("launch", pending[0].case)
         thread = threading.Thread(target=agent.run, daemon=True)
         thread.start()
@@ -95,9 +95,7 @@ class Stopped(Exception):
 class Agent(LocalElasticAgent):
     """torch's agent for one machine, which also notes how a rank ended."""
 
-    def __init__(
-        self, task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead, printed: Path | None = None
-    ) -> None:
+    def __init__(self, task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
         start.preload(start.OF_RANKS)
         plugins.store_functions(rendezvous_folder)
         self.rendezvous_folder = rendezvous_folder
@@ -108,7 +106,7 @@ class Agent(LocalElasticAgent):
             role="rank",
             local_world_size=max(task.sizes),
             entrypoint=rank_process,
-            args=(task, pending, rendezvous_folder, lead, printed),
+            args=(task, pending, rendezvous_folder, lead),
             rdzv_handler=OneMachine(),
             max_restarts=(journal.TRIES + 2) * len(pending) + TRIES_WITHOUT_A_CASE,
             monitor_interval=POLL_SECONDS,
@@ -216,12 +214,8 @@ def joined(rendezvous_folder: Path, task: Task) -> Ranks:
         os._exit(journal.LOST)
 
 
-def rank_process(
-    task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead, printed: Path | None
-) -> None:
+def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
     """The life of a rank's process."""
-    if printed is not None:
-        output.send(printed)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starting process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     start.end_with_parent(journal.LOST)

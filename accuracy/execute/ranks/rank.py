@@ -4,14 +4,18 @@ An exception is told to all ranks, and the case is a failed row. Where the other
 the rank ends instead, and its launcher starts all of them anew.
 """
 
+import faulthandler
 import json
 import math
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 
@@ -20,7 +24,6 @@ from accuracy.core.errors import NotShared, located, traceback_of
 from accuracy.core.own_process import end_if_forked, is_one, raised_by_functions
 from accuracy.execute.ranks import caller, journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks
-from accuracy.execute.start import time_limit
 from accuracy.execute.worker import device_works
 from accuracy.inputs import drawing
 from accuracy.measurement import reruns
@@ -37,12 +40,19 @@ from accuracy.world.processes import ProcessesWorld, run_rank
 from accuracy.world.simulated import RankFailed
 
 PATIENCE_SECONDS = 3.0  # of a rank with an exception, for the others to hear of it
+LATE_SECONDS = 0.5
+"""That a launched rank which is late stays: the first one notes it meanwhile, and each says where it is."""
 PLAIN, POISON, FUTURE, PREPARE, END = range(5)
 MODES = (Mode(), Mode(poison=True), Mode(future=True))
 """What the first three ask for; the first, where the case says so, with every rank's repeats."""
 Message = dict[str, Any]
 """What all ranks hear of one rank's part in a case: its error, or its cost and what its tensors are like; nothing where
 it had none, or where another rank's error ended it."""
+
+
+By = Literal["agent", "launcher", "caller"]
+"""Who started a run's ranks: our agent, which sees how one ends and which one is late; torchrun, where the ranks see to
+that themselves; the caller, whose own processes they are: they are not ended from here."""
 
 
 class OtherRankFailed(RuntimeError):
@@ -54,8 +64,8 @@ class Task:
     """What the ranks of a run measure, and how. cases: the same on every rank; pipeline: the first rank's, which
     simulates the cases of a simulated world; sizes: the world sizes to come; seconds: that real ranks may take for a
     case; threads: of the processor, in each rank that is started here; case_seconds: as configured; switches: of the
-    arithmetic that users' functions run with, None: exact; callers: whether the ranks are processes of the caller's
-    own, which are not ended from here; shared: the sizes whose ranks share a GPU."""
+    arithmetic that users' functions run with, None: exact; by: who started the ranks; shared: the sizes whose ranks
+    share a GPU."""
 
     cases: Sequence[Case]
     pipeline: Pipeline
@@ -66,12 +76,12 @@ class Task:
     threads: int
     case_seconds: float = math.inf
     switches: arithmetic.Switches | None = None
-    callers: bool = False
+    by: By = "agent"
     shared: Sequence[int] = ()
 
     def end(self, reason: str) -> NoReturn:
         """This rank cannot go on: its launcher starts all ranks anew, or the caller hears of it. Raises RanksEnded."""
-        if self.callers:
+        if self.by == "caller":
             raise caller.leave(reason)
         os._exit(journal.LOST)
 
@@ -110,8 +120,43 @@ class Rank:
         try:
             number, what = json.loads(messages.share(json.dumps([number, what]), self.ranks.control)[0])
         except RuntimeError:
-            self.task.end("a rank is gone")
+            self._end_with_another()
         return number, what
+
+    def _end_with_another(self) -> NoReturn:
+        """End this rank because another one is gone: whoever started that one says how it ended. Of launched ranks the
+        first one notes it, unless it is known why the other ended itself."""
+        reason = "another rank is gone"
+        if self.task.by == "launcher" and journal.read(self.task.folder).reason(self.case.id) is None:
+            self._note("ended", reason)
+        self.task.end(reason)
+
+    def _note(self, word: str, text: str) -> None:
+        """On the first of launched ranks: what the next launch is to know of the case."""
+        if self.task.by == "launcher" and self.ranks.rank == 0:
+            journal.note(self.task.folder, word, text)
+            print(f"accuracy: {text}; what was measured stays, and the same command goes on", file=sys.stderr)
+
+    @contextmanager
+    def limited(self, seconds: float, reason: str) -> Iterator[None]:
+        """Limit the body's time in a launched rank."""
+
+        def end() -> None:
+            self._note("final", reason)
+            faulthandler.dump_traceback(file=2)
+            time.sleep(LATE_SECONDS)
+            os._exit(journal.LOST)
+
+        if self.task.by != "launcher":
+            yield
+            return
+        timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def prepare(self, number: int) -> None:
         """On the first rank: let the others draw the case's inputs while the reference is computed."""
@@ -169,7 +214,7 @@ class Rank:
         results: Results = ()
         part: Message = {}
         self._agreed = self._all_come = False
-        with time_limit(self.task.seconds):
+        with self.limited(self.task.seconds, f"{journal.NO_ANSWER} within {self.task.seconds:g} s"):
             try:
                 results, part = self._run(what, given)
             except OtherRankFailed:
@@ -192,9 +237,9 @@ class Rank:
             except messages.Stuck:  # after patience
                 reason = f"rank {self.ranks.rank}: {part['error']}"
                 journal.note(self.task.folder, "final", reason)
+                self.task.end(reason)
             except RuntimeError:
-                reason = "a rank is gone"  # who saw it end says how
-            self.task.end(reason)
+                self._end_with_another()
 
     def _run(self, what: int, given: Tensors | None) -> tuple[Results, Message]:
         case, rank, guarded = self.case, self.ranks.rank, None

@@ -3,18 +3,16 @@
 Every rank draws the inputs itself; the first gets out, lse, dq, dk and dv as tensors and writes the rows.
 """
 
-import faulthandler
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from accuracy.core.case import Case
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import journal
-from accuracy.execute.ranks.rank import END, MODES, PREPARE, Rank, Task
+from accuracy.execute.ranks.rank import END, LATE_SECONDS, MODES, PREPARE, Rank, Task
 from accuracy.execute.ranks.rendezvous import Ranks
-from accuracy.execute.start import time_limit
+from accuracy.execute.start import ends_after
 from accuracy.execute.worker import seconds_allowed, seconds_text, tell_changes, write
 
 
@@ -31,7 +29,7 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
         if case.id not in known.statuses:
             journal.note(task.folder, "began", case.id)
             reason = None if each.unsupported else known.reason(case.id) or journal.hopeless(case, task.cases, known)
-            with _in_time(task, case):
+            with _in_time(rank, case):
                 if not (each.unsupported or reason):
                     rank.prepare(numbers[case.id])
                 found = pipeline.failed(case, reason) if reason else measured(pipeline, each)
@@ -42,26 +40,22 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
                 tell_changes(case, changed)
                 os._exit(journal.LOST)
         yield case, known.statuses[case.id]
-    for case_id, status in known.statuses.items() - journal.read(task.folder).statuses.items():
-        journal.note(task.folder, status, case_id)  # a function removed the folder
     rank.tell(0, END)
 
 
 @contextmanager
-def _in_time(task: Task, case: Case) -> Iterator[None]:
-    """Beside what ranks do together each draws and imports, and the first computes the reference and simulates. Nobody
-    watches the caller's processes: there a thread ends one that takes too long, and says where it is."""
-    seconds = seconds_allowed(case, task.case_seconds)
-    if case.world == "processes" and not task.callers:
+def _in_time(rank: Rank, case: Case) -> Iterator[None]:
+    """Beside what ranks do together each draws and imports, and the first computes the reference and simulates. Where
+    no agent of ours watches them, a thread ends one that takes too long, and says where it is."""
+    task, seconds = rank.task, seconds_allowed(case, rank.task.case_seconds)
+    if task.by == "agent":
+        yield
+        return
+    if case.world == "processes" and task.by == "launcher":
         seconds += len(MODES) * task.seconds
-    if task.callers:
-        faulthandler.dump_traceback_later(min(seconds, threading.TIMEOUT_MAX), exit=True, file=2)
-    try:
-        with time_limit(seconds, f"took longer than {seconds_text(case, task.case_seconds)}"):
-            yield
-    finally:
-        if task.callers:
-            faulthandler.cancel_dump_traceback_later()
+    reason = f"took longer than {seconds_text(case, task.case_seconds)}"
+    with ends_after(seconds + LATE_SECONDS), rank.limited(seconds, reason):
+        yield
 
 
 def follow(task: Task, ranks: Ranks) -> None:
@@ -71,7 +65,7 @@ def follow(task: Task, ranks: Ranks) -> None:
         number, what = rank.tell()
         if what == END:
             return
-        with _in_time(task, task.cases[number]):
+        with _in_time(rank, task.cases[number]):
             rank.draw(number)
             if what == PREPARE:
                 rank.release()

@@ -1,8 +1,6 @@
 """How the processes of a run's ranks find each other, and the groups that they then are. On one machine they meet in a
-file that nobody else can read, and speak over its loopback interface. Under a launcher they meet at its store, or
-(srun, submitit) at one of the first rank, which listens on the launch's address alone."""
+file that nobody else can read, and speak over its loopback interface. Under torchrun they meet at its store."""
 
-import ipaddress
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -17,7 +15,7 @@ import torch.distributed as dist
 
 from accuracy.core.errors import ConfigError, NoRendezvous
 from accuracy.execute.ranks import messages
-from accuracy.execute.start import Launch, time_limit
+from accuracy.execute.start import Launch, ends_after
 from accuracy.world import shared_gpu
 
 START_SECONDS = 120.0  # for all ranks to import torch and to find each other
@@ -44,13 +42,13 @@ def join_on_machine(folder: Path, backend: str, sizes: Sequence[int], shared: Se
 def join_launched(launch: Launch, backend: str, sizes: Sequence[int], plan: str, shared: Sequence[int] = ()) -> Ranks:
     """Meet the other processes of a launch. plan: in a word, what they have to agree on; shared: the sizes whose ranks
     share a GPU. Raises ConfigError where they do not agree, and where they do not find each other."""
-    with time_limit(2 * START_SECONDS):
+    with ends_after(2 * START_SECONDS):
         with _found(launch):
             if dist.is_initialized():  # a job of a sweep before
                 control = dist.new_group(backend="gloo", timeout=messages.FOREVER)
             else:
                 control = _initialize(
-                    _store(launch), launch.rank, launch.size, backend, launch.local_rank, launch.one_host, bool(shared)
+                    _store(), launch.rank, launch.size, backend, launch.local_rank, launch.one_host, bool(shared)
                 )
         if len(set(messages.share(plan, control))) > 1:
             raise ConfigError("the launched processes plan other cases; let all of them run the same command")
@@ -63,7 +61,7 @@ def join_as_default(launch: Launch) -> None:
     with _found(launch):
         _on_loopback(launch.one_host)
         torch.cuda.set_device(launch.local_rank % torch.cuda.device_count())
-        dist.init_process_group(backend, store=_store(launch), rank=launch.rank, world_size=launch.size)
+        dist.init_process_group(backend, store=_store(), rank=launch.rank, world_size=launch.size)
 
 
 @contextmanager
@@ -74,7 +72,7 @@ def _found(launch: Launch) -> Iterator[None]:
         reason = " ".join(str(error).split())[:200]
         raise NoRendezvous(
             f"rank {launch.rank} on {socket.gethostname()} does not find the other {launch.size - 1} at"
-            f" {launch.host}:{launch.port} ({reason}); let all processes of {launch.by} run the same command"
+            f" {launch.host}:{launch.port} ({reason}); let all processes of torchrun run the same command"
         ) from error
 
 
@@ -106,26 +104,11 @@ def _groups(rank: int, sizes: Sequence[int], backend: str, shared: Sequence[int]
 
 
 @cache
-def _store(launch: Launch) -> dist.Store:
-    """torchrun's own store, or one that the first rank opens. Raises ConfigError."""
-    wait = timedelta(seconds=START_SECONDS)
-    if launch.rank > 0 or launch.agent:
-        store = dist.TCPStore(launch.host, launch.port, is_master=False, timeout=wait)
-    else:
-        family, _, _, _, address = socket.getaddrinfo(launch.host, launch.port, type=socket.SOCK_STREAM)[0]
-        if ipaddress.ip_address(address[0]).is_loopback and not launch.one_host:
-            raise NoRendezvous(
-                f"{launch.host} is {address[0]} on its own machine, which no other one reaches; set MASTER_ADDR"
-            )
-        try:
-            listener = socket.create_server(address[:2], family=family)
-        except OSError as error:
-            raise NoRendezvous(
-                f"port {launch.port} of {launch.host} cannot be opened ({error.strerror}); set MASTER_PORT"
-            ) from error
-        store = dist.TCPStore(
-            launch.host, launch.port, None, True, wait, wait_for_workers=False, master_listen_fd=listener.detach()
-        )
+def _store() -> dist.Store:
+    """Return torchrun's own store: of other launchers the first rank would have to listen on every interface."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        raise NoRendezvous("these processes have no store of torchrun's to meet at; start them with torchrun")
+    store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=START_SECONDS)))
     return dist.PrefixStore(f"accuracy/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 
 
@@ -135,7 +118,7 @@ def with_own_gpu(launch: Launch, must: bool = False) -> int:
     count = torch.cuda.device_count()  # a scheduler may show a process one GPU
     own = str(torch.cuda.get_device_properties(launch.local_rank % count).uuid) if count else ""
     with _found(launch):
-        store = _store(launch)
+        store = _store()
         store.set(f"gpu/{launch.rank}", f"{socket.gethostname()} {own}")
         texts = [store.get(f"gpu/{rank}").decode() for rank in range(launch.size)]
     owners: dict[str, int] = {}

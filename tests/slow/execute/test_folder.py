@@ -2,9 +2,7 @@
 
 import json
 import os
-import shutil
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -58,21 +56,3 @@ def test_a_second_run_on_a_folder_is_refused_and_told_the_holder(accuracy: Comma
     assert answer.status == 2
     assert f"output_dir=run is in use by another run (process {os.getpid()} on {socket.gethostname()})" in answer.err
     assert accuracy(*WORDS).status == 0
-
-
-def test_files_that_a_function_removed_come_back_also_where_its_run_was_killed(tmp_path: Path) -> None:
-    run, hidden = tmp_path / "run", tmp_path / ".run.kept"
-    files = [run / "positions" / "c.parquet", run / "answers" / "a.b" / "c.parquet"]
-    for path in files:
-        path.parent.mkdir(parents=True)
-        path.write_text("a case's")
-    with folders.kept(run):
-        shutil.rmtree(run)
-    assert [path.read_text() for path in files] == ["a case's"] * 2
-    assert not hidden.exists()
-    killed = folders.kept(run)
-    killed.__enter__()
-    shutil.rmtree(run)
-    run.mkdir()
-    with folders.opened(run, "cpu"):
-        assert [path.read_text() for path in files] == ["a case's"] * 2

@@ -17,11 +17,11 @@ import pytest
 import accuracy as package
 from accuracy import cli as command
 from accuracy.core.case import Case
-from accuracy.execute import leftovers, output, pool, worker
+from accuracy.execute import leftovers, pool, worker
 from accuracy.execute import start as start_of_processes
 from accuracy.execute.worker import Work
 from accuracy.results import table
-from tests import measuring, planting, processes
+from tests import measuring, planting
 from tests.command_line import SHORT, TINY, CommandLine, finish, start
 from tests.measuring import numbers
 from tests.processes import LOOPBACK, listening, marked, wait_until
@@ -81,19 +81,18 @@ FAULTS = {  # what a variant does after its forward, or its backward, and why it
 
 def test_what_fails_ends_or_hangs_is_one_failed_row_with_its_reason_and_the_run_goes_on(tmp_path: Path) -> None:
     """Where a hanging one was is in its case's traceback."""
-    planting.first(tmp_path / "parts", "removes", "__import__('shutil').rmtree('run', True)")
     reasons = {}
     for way, name, (statement, why) in ((way, *each) for way, faults in FAULTS.items() for each in faults.items()):
         planting.last(tmp_path / "parts", name, way, statement)
         reasons[name] = why
-    words = (*TINY, f"variant=[removes,ring,{','.join(reasons)}]", "device=cpu", "world_size=2", "dtype=float32")
+    words = (*TINY, f"variant=[ring,{','.join(reasons)}]", "device=cpu", "world_size=2", "dtype=float32")
     answer = finish(start(tmp_path, "--config-dir=parts", *words, "case_seconds=6", "output_dir=run", "workers=2"))
     assert answer.status == 0, answer.err
-    assert f"2 measured, 0 unsupported, {len(reasons)} failed" in answer.out
+    assert f"1 measured, 0 unsupported, {len(reasons)} failed" in answer.out
     results = table.read_results(tmp_path / "run")
     found = results[results["status"] == table.FAILED].groupby("variant")["reason"].first()
     assert {name: text[: len(reasons[name])] for name, text in found.items()} == reasons
-    assert set(results.loc[results["status"] == table.OK, "variant"]) == {"ring", "removes"}
+    assert set(results.loc[results["status"] == table.OK, "variant"]) == {"ring"}
     assert results[results["variant"] == "gives_nan"]["nonfinite"].max() == 4  # its numbers are kept
     (locked,) = results.loc[results["variant"] == "locks", "case_id"]
     assert "locks.py" in (tmp_path / "run" / table.TRACEBACKS / f"{locked}.txt").read_text()
@@ -103,27 +102,25 @@ RUDE = {
     "forks": "os.fork() or time.sleep(600)",
     "doubles": "os.fork()",
     "replaces": "torch.nn.functional.softmax = torch.log_softmax",
-    "floods": "[os.write(2, b'line ' * 1000) for _ in range(100)]",
 }
 
 
-def test_what_a_part_forks_changes_and_prints_ends_with_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_part_forks_and_changes_ends_with_it(tmp_path: Path) -> None:
     chosen = plant(tmp_path, **RUDE)
     given = cases("device=cpu", chosen, "world_size=2", folders=(tmp_path / "parts",))
     usual = cases("device=cpu", "variant=ring", "world_size=2")
     assert measured(given, work(tmp_path / "run", None)) == {table.OK: len(RUDE) + 1}
     assert measured(usual, work(tmp_path / "usual", None)) == {table.OK: 1}
-    printed = capfd.readouterr().err
-    assert "replaces (case " in printed
-    assert "changed torch.nn.functional.softmax" in printed
-    assert "further bytes that functions printed are left out" in printed
-    assert len(printed) < 2 * output.MOST_BYTES
     found = numbers(tmp_path / "run")
     ring = found[found["variant"] == "ring"].reset_index(drop=True)
     pd.testing.assert_frame_equal(ring, numbers(tmp_path / "usual"), check_exact=True)
     server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     kept = {server, *(each.pid for each in multiprocessing.active_children())}
     assert not {*leftovers.marked(start_of_processes._mark())} - kept
+    words = (*TINY, "device=cpu", "variant=[replaces,ring]", "world_size=2", "dtype=float32", "output_dir=told")
+    answer = finish(start(tmp_path, "--config-dir=parts", *words))
+    assert "replaces (case " in answer.err
+    assert "changed torch.nn.functional.softmax" in answer.err
 
 
 def test_workers_killed_at_any_moment_cost_a_case_each_at_most(tmp_path: Path) -> None:
@@ -181,30 +178,6 @@ def test_a_function_that_never_returns_costs_its_case_and_the_caller_goes_on(mon
         assert reason.startswith("took longer than case_seconds=0.3 (")
         assert reason.endswith(f"in {name})")
     assert set(found.loc[(found["variant"] == "eager_out") & (found["tensor"] != "lse"), "status"]) == {table.OK}
-
-
-SCRIPT = f"""
-import accuracy, ctypes, threading
-from accuracy.execute import worker
-worker.GRACE_SECONDS = 1
-def stuck(q, k, v, **how):
-    lock, library = ctypes.create_string_buffer(64), ctypes.CDLL(None)
-    library.pthread_mutex_lock(lock)
-    library.pthread_mutex_lock(lock)  # waits for ever, whatever signal comes
-def work():
-    accuracy.measure(stuck, case_seconds=1.0, output_dir="run", **{SMALL})
-"""
-CALLS = "work()", "thread = threading.Thread(target=work); thread.start(); thread.join()"
-
-
-@pytest.mark.stress(1)
-@pytest.mark.parametrize("call", CALLS, ids=["main thread", "another thread"])
-def test_what_cannot_be_interrupted_ends_its_program_with_the_row_on_the_disk(tmp_path: Path, call: str) -> None:
-    program = processes.python("-c", SCRIPT + call, folder=tmp_path)
-    assert program.returncode == worker.ENDED, program.stderr
-    (row,) = table.read_results(tmp_path / "run").to_dict("records")
-    assert row["status"] == table.FAILED
-    assert row["reason"] == "took longer than case_seconds=1, and could not be interrupted"
 
 
 ENDS = ["SIGKILL to it", "SIGINT to all", "SIGTERM to all", "SIGKILL to ranks", "SIGINT to ranks"]

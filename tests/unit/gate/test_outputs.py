@@ -1,5 +1,4 @@
 import json
-import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,10 +8,8 @@ from accuracy.cli import check
 from accuracy.gate import output
 from accuracy.gate.decision import Question, decide
 from accuracy.results.run_table import read_baseline, read_run
-from accuracy.verdict.headline import MOST_WORDS
 from tests.unit.conftest import Gate
 from tests.unit.gate.made_up import MadeUp, case_id, with_error, write_baseline, write_run
-from tests.unit.report import page_check
 
 HOSTILE = "<img src=x onerror=alert(1)>|[x](javascript:1) @everyone `'\" &amp; ]]>"
 LOST = case_id("ring", "bfloat16", 4, 3)
@@ -74,27 +71,6 @@ def test_markdown_begins_with_the_outcome_and_the_worst_cell_and_is_cut_where_it
     assert output.COMMENT_BYTES <= 65_536
 
 
-def test_the_page_runs_nothing_and_marks_the_failed_cell_with_its_rank_and_a_healthy_one_marks_none(
-    out: Path, gate: Gate, tmp_path: Path
-) -> None:
-    page = (out / "compare.html").read_text()
-    assert page_check.external_loads(page) == page_check.dangerous(page) == []
-    assert page_check.repeated_identifiers(page) == set()
-    assert not [each for each in page_check.elements(page) if each.tag == "script"]
-    first = page[page.index('<section id="answer"') : page.index('<section id="cells"')]
-    (badge,), (title,) = re.findall('id="badge" class="chip bad">(.+?)<', first), re.findall('id="title">(.+?)<', first)
-    assert (badge, title.startswith("llama3 bfloat16 W=4 dk, rank 2: ")) == ("REGRESSION", True)
-    assert len(title.split()) <= MOST_WORDS
-    row = first[first.index("<tbody>", first.index('class="matrix"')) :].partition("</tr>")[0]
-    assert "llama3 bfloat16 W=4</th>" in row
-    assert row.count("\u2718") == row.count("accused") == 1
-    assert "<small>rank 2, was 1.2" in row  # on that rank twice the 1.2 of all ranks, which is as before
-    gate(MadeUp(luck=1), "--out", str(tmp_path / "healthy"))
-    healthy = (tmp_path / "healthy" / "compare.html").read_text()
-    assert "No cell is worse than the baseline<" in healthy
-    assert 'class="flagged' not in healthy
-
-
 def test_hostile_names_and_control_characters_stay_text_in_every_format(gate: Gate, tmp_path: Path) -> None:
     def hostile(about: dict, rows: list[dict]) -> list[dict]:
         return [{**row, "variant": HOSTILE if row["variant"] == "ring" else row["variant"]} for row in rows]
@@ -104,13 +80,10 @@ def test_hostile_names_and_control_characters_stay_text_in_every_format(gate: Ga
     packages = {"packages": {f"numpy{escape}": "2"}, "driver": escape}
     answer = gate(MadeUp(change=hostile, provenance=packages), "--out", str(out), "--part", against=old)
     assert all(line.isprintable() for line in answer.out.splitlines())
-    page, junit = (out / "compare.html").read_text(), ElementTree.parse(out / "junit.xml").iter()
-    assert page_check.dangerous(page) == []
-    assert "&lt;img src=x" in page
+    junit = ElementTree.parse(out / "junit.xml").iter()
     assert HOSTILE in "".join(each.get("message", "") + each.get("classname", "") for each in junit)
     text = (out / "comment.md").read_text() + (out / "summary.md").read_text()
     assert [markup for markup in ("<img", "@everyone", "](", "\x1b") if markup in text] == []
-    assert "\x1b" not in page
 
 
 def test_a_folder_that_cannot_be_written_is_a_mistake_in_one_line(gate: Gate, tmp_path: Path) -> None:

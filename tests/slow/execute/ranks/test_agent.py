@@ -16,7 +16,7 @@ from accuracy.execute.plan import plan
 from accuracy.execute.ranks import agent
 from accuracy.execute.ranks.rank import PATIENCE_SECONDS
 from accuracy.results import table
-from tests import measuring, planting
+from tests import command_line, measuring, planting
 from tests.measuring import TINY, comparable, configuration
 from tests.variants import schedules
 
@@ -123,17 +123,19 @@ def test_no_process_of_a_function_stays_and_none_takes_part_twice(tmp_path: Path
     assert not [*Path("/dev/shm").glob("*planted")]
 
 
-def test_what_a_function_changes_is_named_and_undone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_function_changes_is_named_and_undone(tmp_path: Path) -> None:
     planting.first(tmp_path / "mine", "rude", "torch.nn.functional.softmax = torch.log_softmax")
     planting.first(tmp_path / "mine", "flushes", "torch.set_flush_denormal(True)")
-    words = ("world_size=2", "world=processes", "seed=[0,1]")
-    found = run(tmp_path / "after", "variant=[rude,ring,flushes]", *words, parts=tmp_path / "mine")
-    said = capfd.readouterr().err
+    words = (*TINY, "kernel=eager", "world_size=2", "world=processes", "seed=[0,1]", "report=false")
+    rude = ("--config-dir=mine", "variant=[rude,ring,flushes]", "output_dir=after")
+    said = command_line.finish(command_line.start(tmp_path, *rude, *words)).err
+    found = table.read_results(tmp_path / "after")
     assert "changed torch.nn.functional.softmax" in said.partition("rude ")[2]
     assert "changed numbers below the normal ones" in said.partition("flushes ")[2]
-    alone = run(tmp_path / "alone", "variant=ring", *words)
+    command_line.finish(command_line.start(tmp_path, "variant=ring", "output_dir=alone", *words))
     rows = comparable(found[found["variant"] == "ring"], "processes")
-    pd.testing.assert_frame_equal(rows, comparable(alone, "processes"), check_exact=True)
+    alone = comparable(table.read_results(tmp_path / "alone"), "processes")
+    pd.testing.assert_frame_equal(rows, alone, check_exact=True)
 
 
 LATE = f"rank.world.rank == 1 and time.sleep({PATIENCE_SECONDS + 1})"

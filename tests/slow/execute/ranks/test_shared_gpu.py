@@ -135,10 +135,10 @@ def test_launched_processes_find_out_which_of_them_share_a_gpu(monkeypatch: pyte
 
     def found(*others: str, must: bool = False) -> int:
         store = dist.HashStore()
-        monkeypatch.setattr(rendezvous, "_store", lambda launch: store)
+        monkeypatch.setattr(rendezvous, "_store", lambda: store)
         for rank, text in enumerate(others, 1):
             store.set(f"gpu/{rank}", text)
-        return rendezvous.with_own_gpu(Launch("srun", 0, 1 + len(others), 0, "here", 1), must)
+        return rendezvous.with_own_gpu(Launch(0, 1 + len(others), 0, "here", 1), must)
 
     assert found(f"{host} b", f"{host} b", f"{host} c") == 2
     assert found(f"{host} b", "other b", "other a", must=True) == 4
