@@ -48,7 +48,7 @@ def join_launched(launch: Launch, backend: str, sizes: Sequence[int], plan: str,
                 control = dist.new_group(backend="gloo", timeout=messages.FOREVER)
             else:
                 control = _initialize(
-                    _store(), launch.rank, launch.size, backend, launch.local_rank, launch.one_host, bool(shared)
+                    _store(launch), launch.rank, launch.size, backend, launch.local_rank, launch.one_host, bool(shared)
                 )
         if len(set(messages.share(plan, control))) > 1:
             raise ConfigError("the launched processes plan other cases; let all of them run the same command")
@@ -61,14 +61,14 @@ def join_as_default(launch: Launch) -> None:
     with _found(launch):
         _on_loopback(launch.one_host)
         torch.cuda.set_device(launch.local_rank % torch.cuda.device_count())
-        dist.init_process_group(backend, store=_store(), rank=launch.rank, world_size=launch.size)
+        dist.init_process_group(backend, store=_store(launch), rank=launch.rank, world_size=launch.size)
 
 
 @contextmanager
 def _found(launch: Launch) -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise NoRendezvous(
             f"rank {launch.rank} on {socket.gethostname()} does not find the other {launch.size - 1} at"
@@ -104,11 +104,16 @@ def _groups(rank: int, sizes: Sequence[int], backend: str, shared: Sequence[int]
 
 
 @cache
-def _store() -> dist.Store:
-    """Return torchrun's own store: of other launchers the first rank would have to listen on every interface."""
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        raise NoRendezvous("these processes have no store of torchrun's to meet at; start them with torchrun")
-    store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=START_SECONDS)))
+def _store(launch: Launch) -> dist.Store:
+    """Return torchrun's own store; of another launcher, one that the first rank opens at the launch's address alone."""
+    listener = None
+    if launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        family, *_, address = socket.getaddrinfo(launch.host, launch.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(address[:2], family=family).detach()
+    store = dist.TCPStore(
+        launch.host, launch.port, None, listener is not None, timedelta(seconds=START_SECONDS), wait_for_workers=False,
+        master_listen_fd=listener,
+    )  # fmt: skip
     return dist.PrefixStore(f"accuracy/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 
 
@@ -118,7 +123,7 @@ def with_own_gpu(launch: Launch, must: bool = False) -> int:
     count = torch.cuda.device_count()  # a scheduler may show a process one GPU
     own = str(torch.cuda.get_device_properties(launch.local_rank % count).uuid) if count else ""
     with _found(launch):
-        store = _store()
+        store = _store(launch)
         store.set(f"gpu/{launch.rank}", f"{socket.gethostname()} {own}")
         texts = [store.get(f"gpu/{rank}").decode() for rank in range(launch.size)]
     owners: dict[str, int] = {}
