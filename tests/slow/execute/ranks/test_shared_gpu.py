@@ -135,7 +135,7 @@ def test_launched_processes_find_out_which_of_them_share_a_gpu(monkeypatch: pyte
 
     def found(*others: str, must: bool = False) -> int:
         store = dist.HashStore()
-        monkeypatch.setattr(rendezvous, "_store", lambda: store)
+        monkeypatch.setattr(rendezvous, "_store", lambda launch: store)
         for rank, text in enumerate(others, 1):
             store.set(f"gpu/{rank}", text)
         return rendezvous.with_own_gpu(Launch(0, 1 + len(others), 0, "here", 1), must)
