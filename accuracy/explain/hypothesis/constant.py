@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from accuracy.core.number import count
+from accuracy.core.number import count, those
 from accuracy.explain.hypothesis.base import Asked, Hypothesis, Predicts, altered, gradients_of
 from accuracy.results.table import RULED_OUT
 
@@ -49,11 +49,18 @@ def row_factors(asked: Asked) -> Iterator[Hypothesis]:
 
 
 def in_some_rows(name: str, factor: Tensor, asked: Asked) -> str:
-    """Return the cause of a tensor whose rows have these factors: those beyond rounding."""
+    """Return the cause of a tensor whose rows have these factors, (B, S, H): those beyond rounding, and of which batch
+    items or heads they are, where they are all rows of these."""
     is_off = (factor - 1).abs() > RULED_OUT * asked.expected[name]
     off = factor[is_off] if is_off.any() else factor
     low, high = (f"{float(each):.4g}" for each in (off.min(), off.max()))
-    return f"{name} is {low if low == high else f'{low} to {high}'} times what it should be in some rows"
+    where = "in some rows"
+    for axis, noun in ((0, "batch item"), (2, "head")):
+        each = is_off.movedim(axis, 0).flatten(1)
+        some = each.any(1)
+        if some.any() and not some.all() and torch.equal(each.all(1), some):
+            where = those(noun, tuple(some.nonzero().flatten().tolist()), len(some))
+    return f"{name} is {low if low == high else f'{low} to {high}'} times what it should be {where}"
 
 
 def _summand(asked: Asked, x: Tensor, right: Tensor, limit: float) -> Iterator[Hypothesis]:

@@ -117,6 +117,7 @@ PROVEN = {
         final("dq", lambda x: x * (1 + (torch.arange(40) // 10 == 2))[:, None, None]), "dq", "2 on rank 2"),
     "a quarter of out's rows": (final("out", lambda x: fourth_rows(x, 0.999)), "out", "0.999 times what it should"),
     "a quarter of dq's rows": (final("dq", lambda x: fourth_rows(x, 0.999)), "dq", "0.999 times what it should"),
+    "a head of dv": (final("dv", lambda x: x * torch.tensor([1, 1, 1, 0.999])[:, None]), "dv", "on the last head of 4"),
     "lse of a quarter": (with_lse_of_fourth_rows, "dq", "the backward is given a wrong lse"),
     "lse without ln 2": (final("lse", lambda x: x - math.log(2)), "lse", "too small by ln 2"),
     "scale squared": (whole(scale=lambda plain: plain.scale**2), "out", "softmax scale is 0.04"),
