@@ -1,9 +1,7 @@
 """What a function returned, or the caller gave: out, and perhaps lse and the largest scores, by their names."""
 
-import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -14,14 +12,12 @@ from accuracy.bound import policy
 from accuracy.bound.policy import half_spacing
 from accuracy.bound.running import Bound
 from accuracy.core.errors import ConfigError
-from accuracy.live.tensor_core import FAR, FEWEST, MOST_FACTOR, STEEPER, bears, rounded, rows_of
+from accuracy.live.tensor_core import marks
 from accuracy.live.uncounted import scaled, through_maximum
 
 EXPECTED = "give out, (out, lse), (out, lse, max_logit), or a function that returns one of these"
 AUXILIARY = {"lse": ("lse",), "max_logit": ("max_logit", "max_scores")}
 """By our name, those of the attributes of what flex_attention returns beside out."""
-OPERANDS = {"out": ("qkvo", "qk", "v"), "dv": ("o",)}
-"""Of q, k, v and dout, those that are rounded where all products are coarser, or the scores', P v's, the backward's."""
 
 
 def as_tensor(x: Any, name: str) -> Tensor:
@@ -107,10 +103,6 @@ def in_coarser_products(
     x, reference = wrong.get(decides), getattr(truth.reference, decides)
     if x is None or not x.dtype == tensors[0].dtype == torch.float32 or x.shape != reference.shape:
         return
-    error = x.double() - reference
-    factor = float((error * reference).sum()) / float(reference.square().sum().clamp(min=1e-300))
-    if not abs(factor) <= MOST_FACTOR:  # nor is NaN
-        return
 
     def inside(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None) -> Tensor:
         """Return the tensor that decides; gradients are computed only where one of them does."""
@@ -118,39 +110,11 @@ def in_coarser_products(
         only = exact(q, k, v, *wants, truth.policy, is_bounded=False)
         return cast(Tensor, getattr(only.reference, decides))
 
-    steeper = None
-    marks = itertools.product(OPERANDS[decides], policy.OF_FLOAT32)
-    for number, (letters, products) in enumerate(marks):
-        every_way = _with_rounded(letters, tensors, partial(rounded, to=products), truth, attention)
-        for way, own in enumerate(every_way):
-            changed = inside(*own)
-            part = changed - reference
-            if (way or letters != "qkvo") and rows_of(part) < FEWEST:
-                continue  # of so many ideas one fits few rows
-            if not number and error.norm() > FAR * part.norm():
-                return
-            steeper = inside(tensors[0].double() * STEEPER, *tensors[1:]) if steeper is None else steeper
-            if bears(error, changed, reference, steeper):
-                form = "tf32" if products == "tf32_cut" else products
-                coarse = exact(*own, attention=attention, rounding=policy.cast(truth.policy, form), **stored)
-                exactly = () if "q" in letters else ("lse", "max_logit")  # of scores in float32
-                bounds = coarse.bounds | {name: x for name, x in truth.bounds.items() if name in exactly}
-                drift = (3 if products == "tf32_cut" and letters != "qkvo" else 2) * policy.unit(form)
-                yield products, replace(coarse, bounds=bounds, policy=truth.policy), drift
-
-
-def _with_rounded(
-    letters: str, tensors: Sequence[Any], to: Callable[[Tensor], Tensor], truth: Exact, attention: Attention
-) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
-    """Yield q, k, v and dout, of which those of `letters` are rounded: q and k also times a scale; dout, where it alone
-    is, also divided by its row's sum of exp(s - max s), as autograd has it where P v is divided by that."""
-    q, k, v, dout = tensors
-    pairs = [(q, k)]
-    if "q" in letters:
-        pairs = [(to(q), to(k)), *scaled(q, k, attention.scale(q), to)]
-    douts = [dout if "o" not in letters or dout is None else to(dout)]
-    if letters == "o" and attention.rows is None:
-        share = (truth.reference.max_logit - truth.reference.lse).exp().transpose(1, 2)[..., None]
-        douts.append(to((dout * share).float()).double() / share)
-    for (query, key), gradient in itertools.product(pairs, douts):
-        yield query, key, to(v) if "v" in letters else v, gradient
+    given = tuple(tensors)
+    for letters, products, own in marks(decides, x, given, truth.reference, attention.scale(tensors[0]), inside):
+        form = "tf32" if products == "tf32_cut" else products
+        coarse = exact(*own, attention=attention, rounding=policy.cast(truth.policy, form), **stored)
+        exactly = () if "q" in letters else ("lse", "max_logit")  # of scores in float32
+        bounds = coarse.bounds | {name: x for name, x in truth.bounds.items() if name in exactly}
+        drift = (3 if products == "tf32_cut" and letters != "qkvo" else 2) * policy.unit(form)
+        yield products, replace(coarse, bounds=bounds, policy=truth.policy), drift

@@ -21,7 +21,7 @@ from accuracy.bound.policy import OF_FLOAT32, cast, loosest
 from accuracy.bound.running import bounds
 from accuracy.core.dtype import FORMATS, coarser
 from accuracy.core.recording import RESULTS, Facts, Recorded
-from accuracy.live.tensor_core import FAR, STEEPER, bears, rounded
+from accuracy.live.tensor_core import marks, rounded
 from accuracy.live.uncounted import scaled, through_maximum
 from accuracy.live.writing import outweighs
 from accuracy.reference import float64
@@ -199,21 +199,26 @@ class Call:
 
     @cached_property
     def products(self) -> str:
-        """One of `OF_FLOAT32` where out shows that a float32 function rounds the operands of its products so, or of one
-        of the two that out is made of."""
+        """One of `OF_FLOAT32` where out, or dv where out is right in float32, shows that a float32 function rounds the
+        operands of its products so, or of some of them."""
         if {getattr(self.tensors.get(name), "dtype", None) for name in ("q", "k", "v", "out")} != {torch.float32}:
             return ""
-        reference, blind = self.reference.out, self.reference.lse.transpose(1, 2).isneginf()
-        error = (self.tensors["out"].double() - reference).masked_fill(blind[..., None], 0.0)
-        steeper = replace(self, tensors={**self.tensors, "q": self.tensors["q"].double() * STEEPER}, _allowed={})
-        for names, word in itertools.product(("qkv", "qk", "v") if error.isfinite().all() else (), OF_FLOAT32):
-            others = {name: self.tensors[name] for name in "qkv" if name not in names}
-            for each in self.with_rounded_operands(word):
-                inside = replace(each, tensors=each.tensors | others).reference.out
-                if bears(error, inside, reference, steeper.reference.out):
-                    return word
-                if not others and error.norm() > FAR * (inside - reference).norm():
-                    return ""
+        q, k, v = (self.tensors[name] for name in "qkv")
+        blind = self.reference.lse.transpose(1, 2).isneginf()[..., None]
+        out = torch.where(blind, self.reference.out, self.tensors["out"].double())
+        is_right = bool(((out - self.reference.out).abs() <= self.rounding().certain["out"]).all())
+        for name, x in (("out", out), ("dv", self.tensors.get("dv") if is_right else None)):
+
+            def inside(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None, name: str = name) -> Tensor:
+                dout = self.dout if dout is None else dout
+                result: Tensor = getattr(float64.attention(q, k, v, dout, **self.how), name)
+                return result
+
+            shown = (
+                marks(name, x, (q, k, v, self.dout), self.reference, self.facts.scale, inside) if x is not None else ()
+            )
+            if found := next((to for _, to, _ in shown), ""):
+                return found
         return ""
 
     def rounding(self, dtype: str = "", maximum: bool = False) -> Allowed:

@@ -12,9 +12,22 @@ independent as those of rounding are. A product that is left out is as large as 
 errors two are known in the scores, one beside P.
 """
 
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from accuracy.bound.policy import OF_FLOAT32
+from accuracy.live.uncounted import scaled
+from accuracy.reference.float64 import Reference
+
+Operands = tuple[Tensor, Tensor, Tensor, Tensor | None]
+"""q, k, v and dout."""
+OPERANDS = {"out": ("qkvo", "qk", "v"), "dv": ("o",)}
+"""Of q, k, v and dout, those that are rounded where all products are coarser, or the scores', P v's, the backward's; by
+the tensor that shows it."""
 ALIKE = 0.5
 """Least correlation of out's error with the one that rounding q, k and v makes."""
 MOST = 2.0
@@ -53,6 +66,52 @@ def bears(error: Tensor, inside: Tensor, reference: Tensor, steeper: Tensor) -> 
     size = float(part.norm())
     within = LEAST * size <= float(own.norm()) <= MOST * size and abs(factor) <= MOST_FACTOR
     return within and float((own * part).sum()) > ALIKE * float(own.norm()) * size > 0
+
+
+def marks(
+    name: str, x: Tensor, given: Operands, reference: Reference, scale: float,
+    inside: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor],
+) -> Iterator[tuple[str, str, Operands]]:  # fmt: skip
+    """Yield the ways in which x bears the mark of coarser products: which of q, k, v, dout are rounded, to which of
+    `OF_FLOAT32`, and these operands.
+
+    name: out or dv, x, which is float32; given: what x was computed of; reference: of that, all rows; inside: float64
+    attention's tensor of that name.
+    """
+    right = getattr(reference, name)
+    error = x.double() - right
+    factor = float((error * right).sum()) / float(right.square().sum().clamp(min=1e-300))
+    if not abs(factor) <= MOST_FACTOR:  # nor is NaN
+        return
+    steeper = None
+    for number, (letters, to) in enumerate(itertools.product(OPERANDS[name], OF_FLOAT32)):
+        for way, own in enumerate(_with_rounded(letters, given, partial(rounded, to=to), reference, scale)):
+            changed = inside(*own)
+            part = changed - right
+            if (way or letters != "qkvo") and rows_of(part) < FEWEST:
+                continue  # of so many ideas one fits few rows
+            if not number and error.norm() > FAR * part.norm():
+                return
+            steeper = inside(given[0].double() * STEEPER, *given[1:]) if steeper is None else steeper
+            if bears(error, changed, right, steeper):
+                yield letters, to, own
+
+
+def _with_rounded(
+    letters: str, given: Operands, to: Callable[[Tensor], Tensor], reference: Reference, scale: float
+) -> Iterator[Operands]:
+    """Yield q, k, v and dout, of which those of `letters` are rounded: q and k also times the scale; dout, where it
+    alone is, also divided by its row's sum of exp(s - max s), as autograd has it where P v is divided by that."""
+    q, k, v, dout = given
+    pairs = [(q, k)]
+    if "q" in letters:
+        pairs = [(to(q), to(k)), *scaled(q, k, scale, to)]
+    douts = [dout if "o" not in letters or dout is None else to(dout)]
+    if letters == "o" and dout is not None and reference.max_logit.shape[2] == dout.shape[1]:  # not one rank's rows
+        share = (reference.max_logit - reference.lse).exp().transpose(1, 2)[..., None]
+        douts.append(to((dout * share).float()).double() / share)
+    for (query, key), gradient in itertools.product(pairs, douts):
+        yield query, key, to(v) if "v" in letters else v, gradient
 
 
 def rows_of(part: Tensor) -> float:

@@ -22,6 +22,8 @@ from accuracy.live.tensor_core import bears, rounded
 from accuracy.live.verdict import label_of
 from accuracy.verdict.label import LOGIC, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
 from tests.slow.foreign import functions
+from tests.strangers import tf32
+from tests.unit.api.test_coarser_products import attention_of
 from tests.unit.api.test_uncounted import drawn, through_maximum, with_larger_largest
 from tests.unit.live import model as small
 from tests.unit.live.model import Model, attend, step
@@ -228,6 +230,24 @@ def test_what_running_bounds_do_not_count_is_no_fault_and_hides_none(
         assert found.rows["inside"].str.contains("tf32_cut").any() == ("TF32" in name)
     monkeypatch.setattr(judging, "_second_looks", lambda *_: ())
     assert (accuracy.judge(tmp_path / "0").first or {})["tensor"] == alarm
+
+
+@pytest.mark.parametrize("place", ["backward", "scores", "values"])
+def test_some_products_in_tf32_are_a_fact_and_a_factor_beside_them_is_a_fault(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for factor in (1.0, 1 + 2.0**-7):
+        attend, folder = attention_of(tf32, place, factor), tmp_path / str(factor)
+        monkeypatch.setattr(small, "captured_here", attend, raising=False)
+        q, k, v, dout = (x.clone().requires_grad_() for x in drawn(torch.float32, 0.0, 0.0))
+        with accuracy.capture(None, folder, functions=[attend]):
+            small.captured_here(q, k, v, causal=True, softmax_scale=0.2).backward(dout)  # type: ignore[attr-defined]
+        found = accuracy.judge(folder)
+        first = found.first
+        assert (found.healthy, first and first["tensor"]) == (factor == 1, None if factor == 1 else "dq"), (
+            found.sentence
+        )
+        assert found.rows["inside"].str.contains("tf32").any()
 
 
 @pytest.mark.parametrize("to", OF_FLOAT32)
