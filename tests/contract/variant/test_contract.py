@@ -100,7 +100,8 @@ def test_in_float64_every_feature_is_right_or_unsupported(variant: str, run, fea
         assert_exact(results)
     else:
         assert variant not in DO_MOST or not needed <= {"window", "documents", "softcap"}
-        assert results["reason"].str.contains("has no |takes (?:as many|values as wide)").any(), results["reason"].unique()
+        reasons = results["reason"]
+        assert reasons.str.contains("has no |takes (?:as many|values as wide)").any(), reasons.unique()
 
 
 @pytest.mark.stress(8, "mask")
