@@ -132,3 +132,6 @@ def test_what_torchrun_says_is_read_and_a_process_alone_was_not_launched() -> No
         assert read_launch(environment) == expected
     with pytest.raises(ConfigError, match="RANK='two' in the environment; allowed: a whole number"):
         read_launch(TORCHRUN | {"RANK": "two"})
+    for wrong in ({"RANK": "4"}, {"MASTER_PORT": "0"}, {"MASTER_PORT": "65536"}):
+        with pytest.raises(ConfigError, match="allowed: a rank below the size, and ports from 1 to 65535"):
+            read_launch(TORCHRUN | wrong)
