@@ -20,7 +20,7 @@ $(VENV)/.package: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.development: $(VENV)/.package
-	$(PIP) -e '.[development,cluster,packages]'
+	$(PIP) -e '.[development,packages]'
 	touch $@
 
 $(VENV)/.browser: $(VENV)/.development

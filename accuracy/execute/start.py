@@ -58,7 +58,12 @@ def launch(environment: Mapping[str, str]) -> Launch | None:
     if not host or not all(name in environment for name in NUMBERS):
         return None
     rank, size, local_rank, here, port = (_number(name, environment[name]) for name in NUMBERS)
-    return None if size == 1 else Launch(rank, size, local_rank, host, port, here == size or host in LOOPBACK)
+    if size == 1:
+        return None
+    if rank >= size or not 0 < port < 2**16:
+        words = f"RANK={rank} WORLD_SIZE={size} MASTER_PORT={port}"
+        raise ConfigError(f"{words} in the environment; allowed: a rank below the size, and ports from 1 to 65535")
+    return Launch(rank, size, local_rank, host, port, here == size or host in LOOPBACK)
 
 
 def _number(name: str, text: str) -> int:

@@ -32,9 +32,9 @@ class Known:
         """Return why the case is a failed row without being tried again; None: it is to be tried."""
         ends = []
         for noted in filter(None, self.tries.get(case_id, [])):
-            ended = " and ".join(text for word, text in noted if word == "ended")
+            ended = " and ".join(dict.fromkeys(text for word, text in noted if word == "ended"))
             if not ended:
-                return " and ".join(text for _, text in noted)
+                return " and ".join(dict.fromkeys(text for _, text in noted))
             ends.append(ended)
         if len(ends) < TRIES:
             tries = len(self.tries.get(case_id, []))

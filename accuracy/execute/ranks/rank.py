@@ -41,7 +41,7 @@ from accuracy.world.simulated import RankFailed
 
 PATIENCE_SECONDS = 3.0  # of a rank with an exception, for the others to hear of it
 LATE_SECONDS = 0.5
-"""That a launched rank which is late stays: the first one notes it meanwhile, and each says where it is."""
+"""That a launched rank which is late stays: the first two note it meanwhile, and each says where it is."""
 PLAIN, POISON, FUTURE, PREPARE, END = range(5)
 MODES = (Mode(), Mode(poison=True), Mode(future=True))
 """What the first three ask for; the first, where the case says so, with every rank's repeats."""
@@ -124,17 +124,22 @@ class Rank:
         return number, what
 
     def _end_with_another(self) -> NoReturn:
-        """End this rank because another one is gone: whoever started that one says how it ended. Of launched ranks the
-        first one notes it, unless it is known why the other ended itself."""
+        """End this rank because another one is gone: whoever started that one says how it ended. Launched ranks note
+        it, unless it is known why the other ended itself."""
         reason = "another rank is gone"
         if self.task.by == "launcher" and journal.read(self.task.folder).reason(self.case.id) is None:
             self._note("ended", reason)
         self.task.end(reason)
 
     def _note(self, word: str, text: str) -> None:
-        """On the first of launched ranks: what the next launch is to know of the case."""
-        if self.task.by == "launcher" and self.ranks.rank == 0:
+        """On the first two of launched ranks, one of which may be what is gone: what the next launch is to know of the
+        case."""
+        if self.task.by == "launcher" and self.ranks.rank < 2:
             journal.note(self.task.folder, word, text)
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        if self.task.by == "launcher":
             print(f"accuracy: {text}; what was measured stays, and the same command goes on", file=sys.stderr)
 
     @contextmanager
@@ -237,6 +242,7 @@ class Rank:
             except messages.Stuck:  # after patience
                 reason = f"rank {self.ranks.rank}: {part['error']}"
                 journal.note(self.task.folder, "final", reason)
+                self._say(reason)
                 self.task.end(reason)
             except RuntimeError:
                 self._end_with_another()

@@ -52,14 +52,16 @@ def test_torchrun_has_the_simulated_numbers_and_a_death_is_a_restart(tmp_path: P
     pd.testing.assert_frame_equal(real.astype(simulated.dtypes), simulated, check_exact=True)
 
 
-def test_without_restarts_a_death_ends_all_and_the_same_command_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", [0, 1])
+def test_without_restarts_a_death_ends_all_and_the_same_command_goes_on(gone: int, tmp_path: Path) -> None:
     folder, mark = tmp_path / "run", uuid.uuid4().hex
-    planting.first(tmp_path / "mine", "killed", "rank.world.rank == 1 and os.kill(os.getpid(), 9)")
+    planting.first(tmp_path / "mine", "killed", f"rank.world.rank == {gone} and os.kill(os.getpid(), 9)")
     words = (f"--config-dir={tmp_path / 'mine'}", *SMALL, "variant=[ring,killed,zigzag]", "world_size=2",
              "world=processes", f"output_dir={folder}")  # fmt: skip
     processes = two(*words, MARK=mark)
     said = output_of(*processes)
-    assert [process.returncode for process in processes] == [3, -signal.SIGKILL], said
+    statuses = [process.returncode for process in processes]
+    assert (statuses[gone], statuses[1 - gone]) == (-signal.SIGKILL, journal.LOST), said
     assert said.count("accuracy: another rank is gone") == 1
     assert {*table.read_results(folder)["variant"]} == {"ring"}
     assert not marked(mark)
@@ -130,3 +132,6 @@ def test_what_torchrun_says_is_read_and_a_process_alone_was_not_launched() -> No
         assert read_launch(environment) == expected
     with pytest.raises(ConfigError, match="RANK='two' in the environment; allowed: a whole number"):
         read_launch(TORCHRUN | {"RANK": "two"})
+    for wrong in ({"RANK": "4"}, {"MASTER_PORT": "0"}, {"MASTER_PORT": "65536"}):
+        with pytest.raises(ConfigError, match="allowed: a rank below the size, and ports from 1 to 65535"):
+            read_launch(TORCHRUN | wrong)
