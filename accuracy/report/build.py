@@ -34,14 +34,16 @@ class ReportSummary:
     path: Path
     answer: Answer
     verdicts: pd.DataFrame
+    problem: str = ""
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The verdict, its numbers, what to do, and on what it was measured, for a terminal."""
+        """For a terminal: what is wrong with the folder, the verdict, its numbers, what to do, what was measured."""
         answer = self.answer
         told = "; ".join(" ".join(tile) for tile in answer.tiles)
         more = f"{answer.command} names the step." if answer.command else ""
-        return tuple(filter(None, (f"{answer.badge}: {answer.title}", told, answer.advice, more, answer.facts)))
+        wrong = f"warning: {self.problem}" if self.problem else ""
+        return tuple(filter(None, (wrong, f"{answer.badge}: {answer.title}", told, answer.advice, more, answer.facts)))
 
 
 def write_report(folder: Path, to: Path | None = None, results: pd.DataFrame | None = None) -> ReportSummary:
@@ -53,7 +55,7 @@ def write_report(folder: Path, to: Path | None = None, results: pd.DataFrame | N
     drift = drift_of(made.run.results)
     answer = first_screen.answer(made, drift)
     write_page(path, _with_rows(_parts(made) | {"answer": answer, "drift": drift}, made, answer))
-    return ReportSummary(path, answer, made.verdicts)
+    return ReportSummary(path, answer, made.verdicts, made.run.problem)
 
 
 def _parts(made: Material) -> dict[str, Any]:

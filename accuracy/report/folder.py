@@ -12,7 +12,7 @@ import pandas as pd
 from accuracy.core.errors import ConfigError, printable
 from accuracy.report import series
 from accuracy.report.worst import furthest_first
-from accuracy.results import storage, table
+from accuracy.results import completeness, storage, table
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.diagnosis import diagnoses
 from accuracy.verdict.facts import Facts
@@ -37,7 +37,7 @@ class Run:
     steps: pd.DataFrame
     hypotheses: pd.DataFrame
     record: dict[str, Any]  # run.json; empty where it is missing or unreadable
-    problem: str | None  # what is wrong with run.json, if anything
+    problem: str = ""  # what is wrong with run.json, or with rows that the run ended with
 
     @property
     def experiment(self) -> str:
@@ -77,7 +77,8 @@ def read_folder(folder: Path, results: pd.DataFrame | None = None) -> Run:
             raise NoReport(
                 f"{folder}/{storage.SUMS} does not fit its files: one is damaged; restore them or accept a run again"
             )
-        results = table.read_results(folder) if results is None else results
+        known = results is not None
+        results = whole = table.read_results(folder) if results is None else results
         positions, steps, hypotheses = (table.read_side(folder, name) for name in ("positions", "steps", "hypotheses"))
     except OSError as error:
         raise NoReport(f"{folder}: its table cannot be read ({error.strerror}); {advice}") from error
@@ -86,10 +87,14 @@ def read_folder(folder: Path, results: pd.DataFrame | None = None) -> Run:
     if results.empty:
         raise NoReport(f"{folder}: holds no results; {advice}")
     results = results.sort_values(["case_id", "tensor", "rank"], kind="stable", ignore_index=True)
+    record, problem = {}, ""
     try:
-        return Run(results, positions, steps, hypotheses, table.read_run(folder), None)
+        record = table.read_run(folder)
     except ConfigError as error:
-        return Run(results, positions, steps, hypotheses, {}, printable(str(error)))
+        problem = printable(str(error))
+    if not known and {"plan", "ended"} <= {*record} and not (folder / storage.SUMS).exists():  # nor were its digits cut
+        problem = "; ".join(f"{each.name} {each.text}" for each in completeness.faults(record, whole))
+    return Run(results, positions, steps, hypotheses, record, problem)
 
 
 @dataclass(frozen=True)

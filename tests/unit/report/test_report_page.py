@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from accuracy.report.build import LIMIT_BYTES, ReportSummary, write_report
@@ -12,6 +13,7 @@ from accuracy.report.first_screen import Answer
 from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import material_of, read_folder
 from accuracy.verdict.headline import MOST_WORDS
+from tests.command_line import SHORT, CommandLine
 from tests.processes import python
 from tests.unit.report import page_check, tables
 from tests.unit.report.page_check import embedded
@@ -168,6 +170,16 @@ def test_a_run_killed_midway_or_with_a_broken_record_is_reported(tmp_path: Path)
         assert write_report(folder, to=tmp_path / "again.html").path.exists()
     summary = write_report(write_run(tmp_path / "unsupported", Shape(variants=())))
     assert "Nothing was measured" in summary.path.read_text(encoding="utf-8")
+
+
+def test_rows_that_the_run_did_not_end_with_are_told_first(accuracy: CommandLine) -> None:
+    accuracy(*SHORT, "output_dir=run")
+    told = "warning: ring float32 W=2 seed 0 has rows that are not those the run ended with"
+    assert not write_report(Path("run")).lines[0].startswith("warning")
+    (path,) = Path("run/results").iterdir()
+    pq.write_table(pq.read_table(path).slice(1), path)
+    assert write_report(Path("run")).lines[0].startswith(told)
+    assert "are not those the run ended with" in Path("run/report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.stress
