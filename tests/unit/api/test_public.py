@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
+from accuracy.config import resolve
 from accuracy.core.paths import CONFIGS, PACKAGE
 from accuracy.results import glossary
 from accuracy.results.table import RESULTS_SCHEMA
@@ -96,6 +97,7 @@ def test_what_the_process_has_set_in_torch_and_hydra_stays_and_the_function_comp
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3", job_name="theirs"):
             mine = GlobalHydra.instance().hydra
+            resolve._composed.cache_clear()
             accuracy.measure(watching, **SMALL)
             assert GlobalHydra.instance().hydra is mine
             assert compose("config", overrides=["seed=7"]).seed == 7
