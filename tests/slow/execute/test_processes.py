@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 import accuracy as package
 from accuracy import cli as command
@@ -119,8 +120,10 @@ def test_what_a_part_forks_and_changes_ends_with_it(tmp_path: Path, capsys: pyte
     kept = {server, *(each.pid for each in multiprocessing.active_children())}
     assert not {*leftovers.marked(start_of_processes._mark())} - kept
     (replacing,) = (case for case in given if case.variant.name == "replaces")
+    softmax = torch.nn.functional.softmax
     again = worker._measured(work(tmp_path / "told", None), replacing, None, Changes(), tmp_path)
     assert again == (table.OK, False)  # a new process is next
+    assert torch.nn.functional.softmax is softmax
     assert re.search(r"replaces \(case .* changed torch.nn.functional.softmax", capsys.readouterr().err)
 
 
