@@ -128,13 +128,13 @@ def test_no_process_of_a_function_stays_and_none_takes_part_twice(tmp_path: Path
 
 
 def test_what_a_function_changes_is_named_and_undone(tmp_path: Path) -> None:
-    planting.first(tmp_path / "mine", "rude", "torch.exp = torch.exp2")
+    planting.first(tmp_path / "mine", "rude", "torch.Tensor.exp_ = torch.Tensor.exp2_")
     planting.first(tmp_path / "mine", "flushes", "torch.set_flush_denormal(True)")
     words = ("--config-dir=mine", *TINY, "kernel=eager", "variant=[rude,flushes,ring]", "world_size=2")
     more = ("world=processes", "report=false", "output_dir=after")
     said = command_line.finish(command_line.start(tmp_path, *words, *more)).err
     found = table.read_results(tmp_path / "after")
-    assert "changed torch.exp" in said.partition("rude ")[2]
+    assert "changed torch.Tensor.exp_" in said.partition("rude ")[2]
     assert "changed numbers below the normal ones" in said.partition("flushes ")[2]
     alone = comparable(run(tmp_path / "alone", "variant=ring", "world_size=2"))
     pd.testing.assert_frame_equal(comparable(found[found["variant"] == "ring"]), alone, check_exact=True)
