@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from typing_extensions import TypedDict
 
-from accuracy.config.resolve import compose, keys_of, nodes, replayed, resolved
+from accuracy.config.resolve import composed, keys_of, nodes, replayed, resolved
 from accuracy.core import plugins
 from accuracy.core.errors import ConfigError
 from accuracy.live.functions import known
@@ -81,7 +81,7 @@ def request(
         if group in settings and not isinstance(settings[group], dict):
             settings[group] = nodes(group, settings[group] if isinstance(settings[group], list) else [settings[group]])
     world = nodes("world", [settings.pop("world", "simulated")])
-    config = compose(*words)
+    config = composed(*words)
     config |= {"workers": 1, "report": False, **settings, "variant": variants, "world": world, **(keys or {})}
     config["problem"] |= {**(defaults or {}), **arguments}
     said = keys_of(words)

@@ -238,10 +238,15 @@ def nodes(group: str, names: Sequence[str]) -> dict[str, Any]:
     for name in names:
         if name not in allowed:
             raise unknown(group, name, allowed)
-    return deepcopy(_nodes(group, tuple(names)))
+    found: dict[str, Any] = composed(f"{group}=[{','.join(names)}]")[group]
+    return found
+
+
+def composed(*words: str) -> Config:
+    """As `compose`, of what the package ships; the same words are composed once in a process."""
+    return deepcopy(_composed(words))
 
 
 @cache  # Hydra takes a quarter of a second
-def _nodes(group: str, names: tuple[str, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = compose(f"{group}=[{','.join(names)}]")[group]
-    return found
+def _composed(words: tuple[str, ...]) -> Config:
+    return compose(*words)

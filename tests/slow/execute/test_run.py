@@ -150,8 +150,7 @@ def test_when_nothing_could_be_measured_the_status_says_so_every_time(accuracy: 
         assert f"0 measured, {0 if found else 1} unsupported, 3 failed{found}" in answer.out
 
 
-@pytest.mark.stress(1)
-@pytest.mark.parametrize("world", ["simulated", "processes"])
+@pytest.mark.parametrize("world", ["simulated", pytest.param("processes", marks=pytest.mark.stress)])
 def test_a_full_disk_is_one_line_and_what_was_measured_stays(accuracy: CommandLine, world: str) -> None:
     """No file may be longer than 8,000 bytes: run.json is shorter, a case's is not."""
     words = (*SHORT, "output_dir=run")

@@ -41,7 +41,7 @@ def attention_of(product: Product) -> Callable[..., Any]:
     return attention
 
 
-@pytest.mark.stress(2)
+@pytest.mark.stress(1)
 @pytest.mark.parametrize(("product", "words"), [
     (tf32, "rounded to 10 bits"), (tf32_cut, "cut off to 10 bits"), (split_16, "about 16 bits"), (cut_sums, ""),
 ])  # fmt: skip

@@ -13,6 +13,7 @@ import accuracy
 from accuracy.core import fields
 from accuracy.results import table
 from tests.command_line import TINY, CommandLine
+from tests.measuring import only_grids
 from tests.processes import launched
 from tests.slow.foreign import ring
 
@@ -24,16 +25,23 @@ RINGS: dict[str, Callable[..., Any]] = {"right": ring.right, "wrong": ring.wrong
 def test_by_the_assertion_and_the_fixture(accuracy_gate: Callable[..., Any]) -> None:
     assert set(accuracy.assert_accurate(ring.right, **SMALL)["world_size"]) == {1, 2, 3, 4}
     with pytest.raises(AssertionError, match=r"bfloat16, 3 ranks"):
-        accuracy.assert_accurate(ring.wrong_from_three_ranks_on, **SMALL)
+        accuracy.assert_accurate(ring.wrong_from_three_ranks_on, world_size=[2, 3], **SMALL)
     with pytest.raises(BaseException, match=r"bfloat16 W=3"):
         accuracy_gate(ring.wrong_from_three_ranks_on, seeds=[0, 1], world_size=3, **SMALL)
 
 
-@pytest.mark.stress(1)
-@pytest.mark.parametrize("name", RINGS)
-@pytest.mark.parametrize("words", [(), ("experiment=diagnose", "dtype=bfloat16")], ids=["measured", "diagnosed"])
-def test_by_the_command(words: tuple[str, ...], name: str, accuracy: CommandLine, few_grids: None) -> None:
+DIAGNOSED = ("experiment=diagnose", "dtype=bfloat16", "world_size=[2,3]")
+
+
+@pytest.mark.parametrize(("words", "name"), [
+    (DIAGNOSED, "wrong"), *(pytest.param(*each, marks=pytest.mark.stress) for each in (
+        (DIAGNOSED, "right"), ((), "right"), ((), "wrong"))),
+])  # fmt: skip
+def test_by_the_command(
+    words: tuple[str, ...], name: str, accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By a diagnosis from Python: `odd_size` of `test_foreign`."""
+    monkeypatch.setattr("accuracy.config.resolve.with_given", only_grids("seeds"))
     problem = [f"problem.{key}={value}" for key, value in SMALL.items()]
     fn = f"variant.fn=tests.slow.foreign.ring.{RINGS[name].__name__}"
     done = accuracy(*words, "variant=callable", fn, *problem, "output_dir=run", "device=cpu")

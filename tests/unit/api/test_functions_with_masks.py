@@ -100,6 +100,7 @@ def test_torch_s_own_kernel_has_the_mask_too(given: Tensor, mask: str) -> None:
     assert rows.loc[rows["tensor"].isin(["out", "dq", "dk", "dv"]), "single_device_rel"].max() < 1e-12
 
 
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", [(2, 4, 64, 64), (4, 1, 64), (1, 1, 64, 1)])
 def test_the_gradient_of_a_bias_is_measured_where_it_wants_one(shape: tuple[int, ...], device: str) -> None:
