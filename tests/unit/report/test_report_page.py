@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from accuracy.core.paths import PACKAGE
 from accuracy.report.build import LIMIT_BYTES, ReportSummary, write_report
 from accuracy.report.first_screen import Answer
 from accuracy.report.first_screen import answer as answer_of
@@ -114,6 +115,8 @@ def page(summary: ReportSummary) -> str:
 
 
 def test_the_page_stands_alone(page: str) -> None:
+    for folder, sheet in (("chart", "report.css"), ("report", "explorer.css")):
+        assert (PACKAGE / folder / "page" / sheet).read_text(encoding="utf-8") in page
     assert page_check.external_loads(page) == []
     assert page_check.repeated_identifiers(page) == set()
     assert page_check.repeated_identifiers(page + '<p id="main">') == {"main"}
