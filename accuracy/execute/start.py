@@ -22,11 +22,13 @@ GRADIENTS = "torch.fx.experimental.symbolic_shapes"  # torch imports it with the
 OF_WORKERS, OF_RANKS = ("accuracy.execute.worker", GRADIENTS), ("accuracy.execute.ranks.agent", GRADIENTS)
 """What the server imports for its processes, beside pandas, which pyarrow imports with the first rows it writes."""
 NUMBERS = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"
+"""Variables of a launched process's environment that hold numbers: its rank, how many processes there are, the same two
+on its machine, the port at which they meet."""
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Addresses of MASTER_ADDR by which all processes are on one machine."""
 
 only_workers_measure = False
 """Whether this process is the console command: it hands every case to another process, which may hang or end."""
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @contextmanager
