@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # A torch that sees a GPU is kept: it fits the machine's CUDA, and flash-attn is built for it.
 CUDA := $(shell $(PYTHON) -c 'import torch; print(int(torch.cuda.is_available()))' 2>/dev/null || echo 0)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt
-JOBS ?= 4
+JOBS ?= 3  # of 2 cores: tests wait for processes; with 4 each takes longer than it gains
 unexport PYTHONDONTWRITEBYTECODE  # each of the processes that tests start would compile the package anew
 
 .DEFAULT_GOAL := help

