@@ -58,7 +58,7 @@ def text(folders: Sequence[Path]) -> str:
 
 
 def of_experiment(name: str, folders: Sequence[Path]) -> str:
-    """What an experiment measures, and how many cases it has."""
+    """Return the text that tells what an experiment measures and how many cases it has."""
     from accuracy.config import grid, read, resolve  # here: the help of all does without torch
 
     known = choices("experiment", (CONFIGS, *folders))

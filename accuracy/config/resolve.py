@@ -238,8 +238,8 @@ def nodes(group: str, names: Sequence[str]) -> dict[str, Any]:
     for name in names:
         if name not in allowed:
             raise unknown(group, name, allowed)
-    found: dict[str, Any] = composed(f"{group}=[{','.join(names)}]")[group]
-    return found
+    found: dict[str, Any] = _composed((f"{group}=[{','.join(names)}]",))[group]
+    return deepcopy(found)
 
 
 def composed(*words: str) -> Config:

@@ -5,7 +5,6 @@ How far a healthy function may be from the reference are limits out of running b
 have the chances of `accuracy.bound.limits`.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -21,8 +20,8 @@ from accuracy.bound.policy import OF_FLOAT32, cast, loosest
 from accuracy.bound.running import bounds
 from accuracy.core.dtype import FORMATS, coarser
 from accuracy.core.recording import RESULTS, Facts, Recorded
-from accuracy.live.tensor_core import marks, rounded
-from accuracy.live.uncounted import scaled, through_maximum
+from accuracy.live.tensor_core import marks, rounded, with_rounded
+from accuracy.live.uncounted import through_maximum
 from accuracy.live.writing import outweighs
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
@@ -241,13 +240,13 @@ class Call:
     def with_rounded_operands(self, dtype: str) -> Iterator["Call"]:
         """Yield this call with q, k and v as they are where they, and q also times a scale, are rounded to a dtype,
         or one of `OF_FLOAT32`, before they are multiplied."""
-        q, k, v = (self.tensors[name] for name in "qkv")
 
         def to(x: Tensor) -> Tensor:
             return rounded(x.float(), dtype) if dtype in OF_FLOAT32 else x.to(getattr(torch, dtype))
 
-        for query, key in itertools.chain([(to(q).double(), to(k).double())], scaled(q, k, self.facts.scale, to)):
-            yield replace(self, tensors={**self.tensors, "q": query, "k": key, "v": to(v)}, _allowed={})
+        q, k, v = (self.tensors[name] for name in "qkv")
+        for *own, _ in with_rounded("qkv", (q, k, v, None), to, self.reference, self.facts.scale):
+            yield replace(self, tensors=self.tensors | dict(zip("qkv", own, strict=True)), _allowed={})
 
     def exact(self, name: str) -> Tensor:
         """The reference's tensor, lse as (B, S, H)."""

@@ -85,7 +85,7 @@ def marks(
         return
     steeper = None
     for number, (letters, to) in enumerate(itertools.product(OPERANDS[name], OF_FLOAT32)):
-        for way, own in enumerate(_with_rounded(letters, given, partial(rounded, to=to), reference, scale)):
+        for way, own in enumerate(with_rounded(letters, given, partial(rounded, to=to), reference, scale)):
             changed = inside(*own)
             part = changed - right
             if (way or letters != "qkvo") and rows_of(part) < FEWEST:
@@ -97,7 +97,7 @@ def marks(
                 yield letters, to, own
 
 
-def _with_rounded(
+def with_rounded(
     letters: str, given: Operands, to: Callable[[Tensor], Tensor], reference: Reference, scale: float
 ) -> Iterator[Operands]:
     """Yield q, k, v and dout, of which those of `letters` are rounded: q and k also times the scale; dout, where it

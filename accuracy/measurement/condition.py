@@ -96,7 +96,8 @@ def _count(case: Case, tensor: Tensor) -> Array:
 
 
 def magnitudes(problem: Problem, inputs: Inputs, reference: Named) -> Magnitudes:
-    """Of all elements. reference: in token layout."""
+    """Return what each element of each tensor sums: the absolute terms and their squares. reference: its tensors, in
+    token layout."""
     seen = seen_keys(problem.queries, problem.seqlen, **problem.seen_by)
     there = seen.to(inputs.q.device)  # once: a GPU is waited for
     mask = given_mask.in_four(problem, inputs.q.dtype, inputs.q.device)

@@ -134,7 +134,7 @@ class Rank:
     def _note(self, word: str, text: str) -> None:
         """On the first two of launched ranks, one of which may be what is gone: what the next launch is to know of the
         case."""
-        if self.task.by == "launcher" and self.ranks.rank < 2:
+        if self.ranks.rank < 2:
             journal.note(self.task.folder, word, text)
             self._say(text)
 
@@ -144,7 +144,7 @@ class Rank:
 
     @contextmanager
     def limited(self, seconds: float, reason: str) -> Iterator[None]:
-        """Limit the body's time in a launched rank."""
+        """Let a launched rank whose body takes longer note the reason, say where it is, and end."""
 
         def end() -> None:
             self._note("final", reason)

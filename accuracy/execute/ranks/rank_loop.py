@@ -45,8 +45,9 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
 
 @contextmanager
 def _in_time(rank: Rank, case: Case) -> Iterator[None]:
-    """Beside what ranks do together each draws and imports, and the first computes the reference and simulates. Where
-    no agent of ours watches them, a thread ends one that takes too long, and says where it is."""
+    """Limit what a rank does for a case: each draws and imports, the first computes the reference and simulates, and
+    what they do together has a limit of its own in `Rank.take_part`. An agent of ours watches from outside. Elsewhere a
+    timer of Python's ends a rank, which notes why, and one that needs no interpreter a rank whose function holds it."""
     task, seconds = rank.task, seconds_allowed(case, rank.task.case_seconds)
     if task.by == "agent":
         yield

@@ -214,7 +214,7 @@ ENTRIES: dict[str, Callable[[str, Path], None]] = {
 COMMANDS = {"report check accept": command_accuracy, "judge reduce": command_judge_and_reduce,
             "tolerance": command_tolerance}  # fmt: skip
 ELSEWHERE = (diagnose, assert_accurate, command_accuracy, command_judge_and_reduce)
-"""What has tests of its own on a CPU."""
+"""Entries that other tests call on a CPU: here they run on a CPU under --stress alone."""
 CALLS = [
     pytest.param(entry, "cpu", marks=pytest.mark.stress if entry in ELSEWHERE else ())
     for entry in (*ENTRIES.values(), assert_close_of_other_calls, *COMMANDS.values())

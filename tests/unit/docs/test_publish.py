@@ -74,7 +74,7 @@ def test_rows_of_all_ranks_keep_every_digit_and_others_twelve_bits_whose_ratios_
 
 
 def test_a_page_draws_the_same_places_from_a_published_table(tmp_path: Path) -> None:
-    """Of the two coarsest dtypes."""
+    """A published run keeps the errors along the sequence of its two coarsest dtypes."""
     run = write_run(tmp_path / "run", replace(FEW, dtypes=("float64", "float16", "bfloat16")))
     results, all_positions = table.read_results(run), table.read_side(run, "positions")
     kept = drawn(results, all_positions)

@@ -119,7 +119,7 @@ DAMAGES: dict[str, Callable[[Path, Path], object]] = {
 
 
 def test_a_damaged_file_is_no_finished_case_and_is_told(tmp_path: Path) -> None:
-    """So the run's command measures it again."""
+    """A damaged case file counts as not finished, so that the run's command measures its case again."""
     for case_id in ("a", "b"):
         storage.write_case(tmp_path, case_id, [row(case_id, error_rel=1 / place) for place in range(3, 9)])
     path, other = sorted((tmp_path / "results").iterdir())
