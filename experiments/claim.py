@@ -7,9 +7,11 @@ table of a run, out come statements with the evidence for or against each. No to
 import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.core.groupby import SeriesGroupBy
 from scipy.special import stdtrit
 
 from accuracy.core import fields, paths
@@ -92,10 +94,14 @@ def over_ranks(rows: pd.DataFrame, how: str, keys: Sequence[str] = KEYS) -> pd.D
     """
     single = rows[rows["rank"] >= 0]
     cases = single.groupby([*keys, "seed"], as_index=False, dropna=False)["x_single_device"].agg(how)
-    seeds = cases.groupby(list(keys), dropna=False)["x_single_device"].agg(["mean", "std", "count"]).reset_index()
-    degrees = (seeds["count"] - 1).clip(lower=1)
-    seeds["half"] = stdtrit(degrees, (1 + CONFIDENCE) / 2) * seeds["std"] / np.sqrt(seeds["count"])
-    return seeds.rename(columns={"mean": "x_single_device"}).drop(columns=["std", "count"])
+    seeds = cases.groupby(list(keys), dropna=False)["x_single_device"]
+    return seeds.mean().to_frame().assign(half=half_interval(seeds)).reset_index()
+
+
+def half_interval(seeds: "SeriesGroupBy[float, Any]") -> "pd.Series[float]":
+    """Half a 95% interval of each group's mean over its seeds (Student's t; NaN: one seed)."""
+    count = seeds.count()
+    return stdtrit((count - 1).clip(lower=1), (1 + CONFIDENCE) / 2) * seeds.std() / np.sqrt(count)
 
 
 def judge(experiment: str, results: pd.DataFrame) -> list[Claim]:
