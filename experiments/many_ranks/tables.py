@@ -105,7 +105,7 @@ def blocks(tables: Tables) -> dict[str, str]:
     folder = published(tables.reports)
     if folder is None:
         return dict.fromkeys(
-            ("cases", "board", "front", "growth", "float16", "documents", "digits", "p2p", "claims"), "not measured yet"
+            ("cases", "board", "front", "growth", "documents", "digits", "p2p", "claims"), "not measured yet"
         )
     name = f"many_ranks/{folder.name}"
     rows, found = tables.rows(name), board(folder)
@@ -115,7 +115,6 @@ def blocks(tables: Tables) -> dict[str, str]:
         "board": markdown(HEAD, _lines(compared(found))),
         "front": markdown(HEAD, _front(compared(found))),
         "growth": markdown(("", "tensor", "W = 2", *SIZES[1:]), list(_growth(found))),
-        "float16": _float16(found),
         "documents": _documents(tables, name),
         "digits": _digits(rows),
         "p2p": _p2p(found),
@@ -137,21 +136,6 @@ def _growth(found: pd.DataFrame) -> list[tuple[str, ...]]:
             for name, (column, words) in zip(names, shown.items(), strict=True)
         ]
     return lines
-
-
-def _float16(found: pd.DataFrame) -> str:
-    """Return a text: the packages whose dq has another error in float16 than in bfloat16, and how close the rest is."""
-    dense = chosen(found, heads_kv=8, world="processes", world_size=[size for size in SIZES if size <= BOARD])
-    both = dense.pivot_table(index=["variant", "world_size"], columns="dtype", values=TENSORS)
-    ratio = both.xs("float16", axis=1, level=1) / both.xs("bfloat16", axis=1, level=1)
-    apart = ratio[(ratio > 1.5).any(axis=1)]
-    names = sorted(apart.index.unique("variant"))
-    other = ratio.drop(index=apart.index).stack()
-    dq = chosen(dense, dtype="float16", variant=names)["dq"]
-    return (
-        f"dq of {', '.join(names)} has {dq.min():.2f} to {dq.max():.2f} times single device's error; every other number"
-        f" is {other.min():.2f} to {other.max():.2f} times bfloat16's"
-    )
 
 
 def _digits(rows: pd.DataFrame) -> str:
