@@ -50,7 +50,10 @@ def blocks(tables: Tables) -> dict[str, str]:
     largest = pooled.mean().groupby(["dtype", *KEYS, "world_size"]).max()["bfloat16"]
     real_half = half_interval(pooled)["bfloat16"]
     messages, sent = _sent(tables)
-    more = {of: (peaks[of, PUBLISHED, PARTIALS, 2] / peaks[of, PUBLISHED, "", 2]).max() - 1 for of in RINGS}
+    more, compensated = (
+        {of: (peaks[of, PUBLISHED, policy, 2] / peaks[of, PUBLISHED, "", 2]).max() - 1 for of in rings}
+        for policy, rings in ((PARTIALS, RINGS), ("merge=compensated", ("ring", "zigzag")))
+    )
     return {
         "cases": "{} cases measured over simulated ranks, {} unsupported".format(
             *(chosen(rows, status=each)["case_id"].nunique() for each in ("ok", "unsupported"))
@@ -78,6 +81,7 @@ def blocks(tables: Tables) -> dict[str, str]:
         "few": f"in {messages['llama3', 1][2]:.0f} messages",
         "llama3_error": f"{means['llama3', PUBLISHED, ''].max():.1f} times single device's error at 64 ranks",
         "larger": ", ".join(f"{name} by {share:.0%}" for name, share in more.items()),
+        "compensated": ", ".join(f"{name} {share:.0%}" for name, share in compensated.items()),
         "partials": f"{span(means['ring', PUBLISHED, PARTIALS][TENSORS])} times single device's",
         "cost": f"a ring's memory grows by {more['ring']:.0%}",
     }

@@ -133,7 +133,7 @@ def _word(number: int) -> str:
 
 
 def _upstream(tables: Tables, ours: "pd.Series[float]", written: "pd.Series[float]") -> dict[str, str]:
-    """Their code at 2 real ranks beside our schedule at more, and the memory that float32 takes."""
+    """Their code at 2 real ranks beside our schedule at more."""
     theirs = tables.worst_rank(REAL, ("variant", "precision", "tensor"), dtype="bfloat16", world_size=2)
 
     def four(values: "pd.Series[float]") -> str:
@@ -147,13 +147,10 @@ def _upstream(tables: Tables, ours: "pd.Series[float]", written: "pd.Series[floa
     float32 = [four(ours["te_p2p", ALL].xs(size, level=1)) for size in (4, 64, 256)]
     name = "p2p with float32 accumulators and dk, dv sent in float32 (simulated at every size)"
     lines = [line("p2p", 4, 64, 256), line("all_gather", 4, 64, 256), line("a2a", 4), [name, "", *float32]]
-    ring = chosen(tables.rows(REAL), variant="te_p2p", world_size=2)
-    peak = ring.groupby(["precision", "dtype"])["peak_bytes"].max()
     head = ("", "cp_size 2 (your code, two H200s)", "4 (simulated)", "64 (simulated)", "256 (simulated)")
     return {
         "upstream": markdown(head, lines),
         "written": f"{written[64]:.1f} times that error at 64 ranks, {written[256]:.1f} times at 256",
-        "memory": f"{(peak[ALL] / peak['']).max() - 1:.0%} of memory",
     }
 
 

@@ -1,6 +1,8 @@
 """The numbers of README.md, from its published table."""
 
-from experiments.published import TENSORS, Tables, cells, chosen, markdown
+import pandas as pd
+
+from experiments.published import TENSORS, Tables, cells, chosen, markdown, span
 
 TABLE, THEIRS = "te_real_ranks/nvidia-h200-x2", "transformer_engine_"
 
@@ -15,8 +17,7 @@ def blocks(tables: Tables) -> dict[str, str]:
     keys = ("world_size", "variant", "rank", "tensor")
     ranks = tables.worst_ranks(TABLE, keys, dtype="bfloat16", precision="", world_size=[2, 4])
     two = [(way, rank, ranks["x_single_device"][2, THEIRS + way, rank]) for way in apart for rank in (0, 1)]
-    peaks = chosen(tables.rows(TABLE), variant="te_p2p", world_size=2).groupby(["dtype", "precision"])["peak_bytes"]
-    peaks = peaks.max().unstack()
+    memory, error = _in_float32(chosen(tables.rows(TABLE), variant="te_p2p", status="ok", world_size=[2, 4]))
     return {
         "two": markdown(
             ("2 ranks", *TENSORS), ((f"{way}, rank {rank}", *cells(each, TENSORS)) for way, rank, each in two)
@@ -29,5 +30,15 @@ def blocks(tables: Tables) -> dict[str, str]:
         "twins": f"{equal} of {2 * len(p2p)} rows",
         "p2p": f"{(p2p > 0).sum()} of its {len(p2p)} rows differ from the twin's, by at most {p2p.max():.3%} of the error",
         "mixed": f"to {mixed.max():.2%}",
-        "memory": f"{peaks.max(axis=1).div(peaks['']).max():.2f} times the memory",
+        "cost": f"{span(memory[2], '.0%')} of memory at 2 ranks, where errors change by {span(error[2], '.0%')}, and"
+        f" {span(memory[4], '.0%')} at 4, where errors over all ranks fall by {span(-error[4], '.0%')}",
     }
+
+
+def _in_float32(ring: pd.DataFrame) -> "tuple[pd.Series[float], pd.Series[float]]":
+    """By world size, what float32 accumulators and wires change, as a share: peak memory and errors over all ranks."""
+    peaks = ring.groupby(["world_size", "dtype", "precision"])["peak_bytes"].max().unstack()
+    pooled = chosen(ring, rank=-1, tensor=TENSORS).set_index(["world_size", "dtype", "tensor", "seed", "precision"])
+    errors = pooled["error_rel"].unstack()
+    memory, error = (each.drop(columns="").squeeze(axis=1) / each[""] - 1 for each in (peaks, errors))
+    return memory, error
