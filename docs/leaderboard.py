@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from accuracy.core.number import plain
 from accuracy.report.folder import NoReport
-from experiments.many_ranks.tables import BOARD, board, published
+from experiments.many_ranks.tables import BOARD, TABLE, board
 from experiments.published import TENSORS
 
 PAGE = Path(__file__).parent / "page"
@@ -24,13 +24,12 @@ COLUMNS = {
 
 
 def write_leaderboard(reports: Path, path: Path) -> pd.DataFrame:
-    """Write the page, whose link is relative to `reports`, and return the board. Raises NoReport where no run of
-    many_ranks is published."""
-    folder = published(reports)
-    if folder is None:
-        raise NoReport(f"{reports}: holds no run of many_ranks")
-    found = board(folder)
-    path.write_text(to_html(found, f"{folder.parent.name}/{folder.name}/report.html"), encoding="utf-8")
+    """Write the page, whose link is relative to `reports`, and return the board. Raises NoReport where
+    many_ranks is not published."""
+    if not (reports / TABLE).is_dir():
+        raise NoReport(f"{reports}: holds no {TABLE}")
+    found = board(reports / TABLE)
+    path.write_text(to_html(found, f"{TABLE}/report.html"), encoding="utf-8")
     return found
 
 

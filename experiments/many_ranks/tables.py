@@ -1,6 +1,5 @@
 """The numbers of README.md, and the board of the front page and of the site, from the published table."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +12,7 @@ from accuracy.verdict.verdict import verdicts
 from experiments.claim import beside, over_ranks
 from experiments.published import TENSORS, Tables, cells, chosen, markdown, span
 
+TABLE = "many_ranks/nvidia-h200-x1"
 SIZES = [2, 4, 8, 16, 32, 64]
 BOARD = 32  # ranks that the board compares at
 KEYS = ["variant", "dtype", "heads_kv", "world_size"]
@@ -20,12 +20,6 @@ PACKAGES = {
     "ring_flash_attn": "ring-flash-attn", "yunchang": "yunchang", "ringmaster": "axolotl-ringmaster",
     "transformer_engine": "transformer_engine", "torch": "torch", "ring_attention_pytorch": "ring-attention-pytorch",
 }  # fmt: skip
-
-
-def published(reports: Path) -> Path | None:
-    """The folder of the newest run that is published."""
-    found = [path.parent for path in (reports / "many_ranks").glob("*/results.parquet")]
-    return max(found, key=lambda folder: str(json.loads((folder / "run.json").read_text())["started"]), default=None)
 
 
 def board(folder: Path) -> pd.DataFrame:
@@ -102,23 +96,17 @@ HEAD = ("", f"worst of {BOARD} ranks", "all ranks", "grouped heads, worst", "all
 
 
 def blocks(tables: Tables) -> dict[str, str]:
-    folder = published(tables.reports)
-    if folder is None:
-        return dict.fromkeys(
-            ("cases", "board", "front", "growth", "documents", "digits", "p2p", "claims"), "not measured yet"
-        )
-    name = f"many_ranks/{folder.name}"
-    rows, found = tables.rows(name), board(folder)
+    rows, found = tables.rows(TABLE), board(tables.reports / TABLE)
     status = rows.drop_duplicates("case_id")["status"].value_counts()
     return {
         "cases": f"{status[OK]} cases measured, {status.get('failed', 0)} failed, {status.get('unsupported', 0)} unsupported",
         "board": markdown(HEAD, _lines(compared(found))),
         "front": markdown(HEAD, _front(compared(found))),
         "growth": markdown(("", "tensor", "W = 2", *SIZES[1:]), list(_growth(found))),
-        "documents": _documents(tables, name),
+        "documents": _documents(tables),
         "digits": _digits(rows),
         "p2p": _p2p(found),
-        "claims": tables.claims(name),
+        "claims": tables.claims(TABLE),
     }
 
 
@@ -157,8 +145,8 @@ def _p2p(found: pd.DataFrame) -> str:
     return f"out has {out[32]:.1f} times single device's error at 32 ranks and {out[64]:.1f} times at 64"
 
 
-def _documents(tables: Tables, name: str) -> str:
+def _documents(tables: Tables) -> str:
     """Return a text: with packed documents, each package's error on the worst rank and tensor at BOARD ranks."""
     where = {"world_size": BOARD, "mask": "causal,documents=4096+2048+2048"}
-    worst = tables.worst_rank(name, ("variant", "tensor"), **where).groupby("variant").max()
+    worst = tables.worst_rank(TABLE, ("variant", "tensor"), **where).groupby("variant").max()
     return ", ".join(f"{variant} {number:.2f}" for variant, number in worst.items())

@@ -41,7 +41,8 @@ def blocks(tables: Tables) -> dict[str, str]:
     over_nccl = over_nccl[over_nccl["variant"].str.fullmatch(OTHERS)]["ratio"]
     fused = rows[rows["variant"].str.fullmatch(f"{RINGS}|{OTHERS}") & (rows["dtype"] != "float32")]
     fused = fused[fused["tensor"].isin(TENSORS) & ((fused["tensor"] != "dq") | ~fused["variant"].str.fullmatch(RINGS))]
-    wrong_dkv = chosen(_float32(real), tensor=["dk", "dv"]).groupby("tensor")["ratio"].max()
+    theirs = real[real["variant"].str.startswith("ring_attention_")]  # its torch products take float32 alone
+    wrong_dkv = chosen(theirs, dtype="float32", tensor=["dk", "dv"]).groupby("tensor")["ratio"].max()
     dq = _dq_over_ours(tables.rows(TABLE))
     return {
         **_their_tests(tables.csv("their_tests/tests.csv").fillna("")),
@@ -82,11 +83,6 @@ def _seeds(rows: pd.DataFrame) -> dict[str, str]:
         "halves": f"at most {half[largest < FAULT].max():.2f}, and {(half / mean)[least >= FAULT].max():.0%} of what is bold",
         "raced": f"{(dv >= FAULT).sum()} of {len(dv)} cases",
     }
-
-
-def _float32(rows: pd.DataFrame) -> pd.DataFrame:
-    """Those of ring-attention-pytorch, whose torch products take float32 alone."""
-    return rows[rows["variant"].str.startswith("ring_attention_") & (rows["dtype"] == "float32")]
 
 
 def _largest(rows: pd.DataFrame, variants: str, dtypes: str) -> list[str]:

@@ -8,7 +8,7 @@ from accuracy.report.folder import read_folder
 from docs import build
 from docs.leaderboard import COLUMNS, SHOWN, to_html
 from docs.links import dead
-from experiments.many_ranks.tables import board, published
+from experiments.many_ranks.tables import TABLE, board
 from experiments.published import TENSORS
 
 ROOT = Path(__file__).parents[3]
@@ -69,8 +69,7 @@ def test_findings_are_numbered_dated_linked_and_those_of_the_readme() -> None:
 
 def test_a_number_is_the_worst_rank_s_error_over_single_device_s_and_the_page_shows_one_problem_first() -> None:
     """The mean over seeds; every other problem is hidden, and names are escaped."""
-    folder = published(REPORTS)
-    assert folder
+    folder = REPORTS / TABLE
     found = board(folder)
     one = "variant == 'transformer_engine_p2p' and world_size == 8 and heads_kv == 8 and dtype == 'bfloat16'"
     rows = read_folder(folder).results.query(f"{one} and mask == 'causal' and tensor == 'dk'")
