@@ -16,7 +16,6 @@ LAST = "ring_order=diagonal_last"
 SINGLE_DEVICE = 1.02  # times single device's error: what is called as good as one device
 RINGS = ("ring", "zigzag")
 GRADIENT_TENSORS = ("dq", "dk", "dv")
-# What README's Answer is about:
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:
