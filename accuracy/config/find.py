@@ -12,6 +12,7 @@ of its own, `observers.repeats.poison=true`. Older keys say the same of the obse
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -120,12 +121,23 @@ def sources(kind: str, folders: Sequence[Path] = ()) -> dict[str, str]:
     """
     files = (path for place in reversed(folders) for path in (place / kind).glob("[a-z]*.py"))
     found = {path.stem: str(path.resolve()) for path in files}
-    ours = (PACKAGE / kind).glob("[a-z]*.py") if kind == "variant" else (CONFIGS / kind).glob("*.yaml")
-    found |= {path.stem: f"accuracy.{kind}.{path.stem}" for path in ours if path.stem not in ("base", "auto")}
-    for path in (path for place in (*reversed(folders), CONFIGS) for path in (place / kind).glob("*.yaml")):
-        if code := re.search(r"^code: *(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE):
-            found[path.stem] = code[1]
+    shipped, named = _shipped(kind)
+    for codes in (shipped, *(_named_codes(place / kind) for place in reversed(folders)), named):
+        found |= codes
     return found
+
+
+@cache  # a process plans many grids, and these files stay as they are
+def _shipped(kind: str) -> tuple[dict[str, str], dict[str, str]]:
+    ours = (PACKAGE / kind).glob("[a-z]*.py") if kind == "variant" else (CONFIGS / kind).glob("*.yaml")
+    names = (path.stem for path in ours if path.stem not in ("base", "auto"))
+    return {name: f"accuracy.{kind}.{name}" for name in names}, _named_codes(CONFIGS / kind)
+
+
+def _named_codes(folder: Path) -> dict[str, str]:
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}
+    codes = {name: re.search(r"^code: *(\S+)", text, re.MULTILINE) for name, text in texts.items()}
+    return {name: code[1] for name, code in codes.items() if code}
 
 
 def complete_variant(variant: Variant) -> Variant:

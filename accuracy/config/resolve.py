@@ -16,7 +16,7 @@ import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobRuntime
 from hydra.version import VersionBase
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from accuracy.config.checks import values_of
 from accuracy.config.find import is_shorthand
@@ -218,14 +218,18 @@ def _of_functions(grid: Any, most: int, twice: bool) -> Any:
 
 def compose(*overrides: str, folders: Sequence[Path] = ()) -> dict[str, Any]:
     """The resolved configuration of `accuracy OVERRIDES`; folders: with a user's own parts. Raises Hydra's errors."""
+    return OmegaConf.to_container(loaded(*overrides, folders=folders), resolve=True)  # type: ignore[return-value]
+
+
+def loaded(*overrides: str, folders: Sequence[Path] = ()) -> DictConfig:
+    """As `compose`, with its interpolations."""
     search = [f"hydra.searchpath=[{','.join(f'file://{folder.resolve()}' for folder in folders)}]"] if folders else []
     callers, version, job = GlobalHydra.instance(), VersionBase.instance(), JobRuntime.instance()
     before = callers.hydra, version.version_base, job.get("name")  # a process has one of each
     callers.clear()
     try:
         with hydra.initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
-            composed = hydra.compose("config", overrides=[*search, *overrides])
-        return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+            return hydra.compose("config", overrides=[*search, *overrides])
     finally:
         GlobalHydra.set_instance(callers)
         callers.hydra, version.version_base = before[:2]

@@ -93,10 +93,10 @@ def _digests(rows: pd.DataFrame) -> dict[str, str]:
     columns: dict[str, Any] = {}
     for field in table.RESULTS_SCHEMA:
         if field.name in rows and field.type == "string":
-            columns[field.name] = rows[field.name].astype("object").where(rows[field.name].notna(), "")
+            columns[field.name] = rows[field.name].to_numpy("object", na_value="")
         elif field.name in rows:
-            columns[field.name] = rows[field.name].astype("float64").fillna(np.nan) + 0.0  # no -0
-    hashes = pd.util.hash_pandas_object(pd.DataFrame(columns), index=False)
+            columns[field.name] = rows[field.name].to_numpy("float64", na_value=np.nan) + 0.0  # no -0
+    hashes = pd.util.hash_pandas_object(pd.DataFrame(columns, rows.index), index=False)
     return {str(case): f"{int(total):016x}" for case, total in hashes.groupby(rows["case_id"]).sum().items()}
 
 

@@ -5,6 +5,7 @@ On one CPU thread: tensors this small gain nothing from a second one, and wait f
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from copy import deepcopy
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
@@ -13,7 +14,6 @@ import pandas as pd
 import torch
 from omegaconf import OmegaConf
 
-from accuracy.config.resolve import compose
 from accuracy.core import plugins
 from accuracy.core.paths import CONFIGS, PACKAGE
 from accuracy.execute.plan import measured as measured_case
@@ -23,6 +23,7 @@ from accuracy.measurement.pipeline import Measured as MeasuredCase
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.results.table import HYPOTHESES_SCHEMA, RESULTS_SCHEMA
 from accuracy.runtime.arithmetic import make_exact
+from tests.measuring import composed
 from tests.unit.fault import low_precision, planted
 
 FAULTS = planted.PARTS | low_precision.PARTS
@@ -77,7 +78,7 @@ def measured(names: Iterable[str], *overrides: str) -> Measured:
 
 def _cases(names: Sequence[str], overrides: Sequence[str]) -> list[MeasuredCase]:
     kernel = () if any(each.startswith("kernel=") for each in overrides) else KERNEL
-    config = compose(*SMALL, *kernel, *overrides)
+    config = deepcopy(composed(*SMALL, *kernel, *overrides))
     config["variant"] = {name: node(name) for name in names}
     config.setdefault("also", None)
     pipeline, threads = Pipeline("selfcheck"), torch.get_num_threads()
