@@ -65,7 +65,7 @@ def test_torchrun_has_the_simulated_numbers_and_a_death_or_a_limit_is_a_restart(
     pd.testing.assert_frame_equal(real.astype(simulated.dtypes), simulated, check_exact=True)
 
 
-@pytest.mark.parametrize("gone", [0, 1])
+@pytest.mark.parametrize("gone", [0, pytest.param(1, marks=pytest.mark.stress)])
 def test_without_restarts_a_death_ends_all_and_the_same_command_goes_on_until_sigterm_ends_it(
     gone: int, tmp_path: Path
 ) -> None:
