@@ -129,12 +129,14 @@ def sources(kind: str, folders: Sequence[Path] = ()) -> dict[str, str]:
 
 @cache  # a process plans many grids, and these files stay as they are
 def _shipped(kind: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the parts that come with the package, by name: each one's own module, and what YAML files name instead."""
     ours = (PACKAGE / kind).glob("[a-z]*.py") if kind == "variant" else (CONFIGS / kind).glob("*.yaml")
     names = (path.stem for path in ours if path.stem not in ("base", "auto"))
     return {name: f"accuracy.{kind}.{name}" for name in names}, _named_codes(CONFIGS / kind)
 
 
 def _named_codes(folder: Path) -> dict[str, str]:
+    """Return what `code` in a folder's YAML files names, by part."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}
     codes = {name: re.search(r"^code: *(\S+)", text, re.MULTILINE) for name, text in texts.items()}
     return {name: code[1] for name, code in codes.items() if code}
