@@ -1,6 +1,7 @@
 """One small file per console command; how each of them ends."""
 
 import argparse
+import os
 import sys
 import tempfile
 import traceback
@@ -39,6 +40,14 @@ def path_of(text: str) -> Path:
     if not text.strip() or "\0" in text or not (text.isprintable() or Path(text).exists()):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} names no file and no folder")
     return Path(text)
+
+
+def show(*lines: object) -> None:
+    """Print lines; whoever reads them, as `head`, may stop before their end, which is no mistake of the command."""
+    try:
+        print(*lines, sep="\n", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def status_of(command: str, work: Callable[[], int | None]) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from accuracy.cli import Parser, path_of, status_of
+from accuracy.cli import Parser, path_of, show, status_of
 from accuracy.core.errors import ConfigError, printable
 from accuracy.core.number import count
 from accuracy.core.paths import whole_folder
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _accept(folder: Path, reason: str, to: Path, force: bool) -> None:
     target = accept(folder, reason, to, force)
     taken = worth(measured(read_baseline(target)).values())
-    print(target, taken, (target / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-1], sep="\n")
+    show(target, taken, (target / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-1])
 
 
 def worth(cells: Collection[Cell]) -> str:

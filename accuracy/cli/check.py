@@ -9,7 +9,7 @@ run ended with, nothing was measured, a rank died, or a second look is due; 4 no
 import sys
 from collections.abc import Sequence
 
-from accuracy.cli import Parser, path_of, status_of, whole
+from accuracy.cli import Parser, path_of, show, status_of, whole
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +52,7 @@ def _check(words: list[str]) -> int:
         decision = decide(question)
         if given.out is not None:
             write(decision, given.out)
-        print(terminal(decision, given.rows))
+        show(terminal(decision, given.rows))
     return decision.exit
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from accuracy.cli import FAULTY, INTERRUPTED, NOTHING_MEASURED, report
+from accuracy.cli import FAULTY, INTERRUPTED, NOTHING_MEASURED, report, show
 from accuracy.core import fields
 from accuracy.core.errors import ConfigError, RanksEnded
 from accuracy.execute import start as processes
@@ -77,7 +77,7 @@ def _carry_out(
     first = launch is None or launch.rank == 0
     if configuration.dry_run:
         if first:
-            print(plan_text(plans, folder))
+            show(plan_text(plans, folder))
         return 0
     with opened(folder, configuration.device) if first else nullcontext():
         launched = _joined(configuration, plans, folder, launch)
@@ -89,7 +89,7 @@ def _carry_out(
         except RanksEnded as ended:
             print(f"accuracy: {ended}", file=sys.stderr)
             return NOTHING_MEASURED
-        print(outcome_text(outcome))
+        show(outcome_text(outcome))
         verdicts = report.of_run(outcome) if configuration.report else None
         if outcome.interrupted:
             return INTERRUPTED
@@ -154,7 +154,7 @@ def _diagnose(outcome: "Outcome", planned: set[str], verdicts: "pd.DataFrame | N
     verdicts = verdict.verdicts(results) if verdicts is None else verdicts
     found = diagnoses(verdicts, results, table.read_side(folder, "steps"), table.read_side(folder, "hypotheses"))
     told = zip(sentences(found), found, strict=True)
-    print("", *(line for sentence, each in told for line in (sentence, *each.evidence)), sep="\n")
+    show("", *(line for sentence, each in told for line in (sentence, *each.evidence)))
     if any(each.is_bug for each in found):
         return FAULTY
     return NOTHING_MEASURED if any(each.label in TOO_LITTLE for each in found) else 0

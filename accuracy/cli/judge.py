@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from accuracy.cli import FAULTY, NOTHING_MEASURED, Parser, path_of, status_of
+from accuracy.cli import FAULTY, NOTHING_MEASURED, Parser, path_of, show, status_of
 from accuracy.core.errors import printable
 
 EPILOG = """examples:
@@ -35,7 +35,7 @@ def _judge(given: argparse.Namespace) -> int:
     found = judge.judge(given.folder, layers=given.layers, device=given.device)
     page = html.write_report(found, given.to or given.folder / "report.html")
     found.rows.map(_csv_cell).to_csv(page.with_name("judge.csv"), index=False)
-    print(*map(printable, [*found.sentence.splitlines(), str(page)]), sep="\n")
+    show(*map(printable, [*found.sentence.splitlines(), str(page)]))
     if found.label == NOT_MEASURED:
         return NOTHING_MEASURED
     return 0 if found.healthy else FAULTY

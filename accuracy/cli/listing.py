@@ -6,8 +6,6 @@ other check of ours. Imports no torch.
 
 import argparse
 import difflib
-import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,14 +92,6 @@ def _keys(node: Mapping[str, Any]) -> Iterator[str]:
         yield key
         if isinstance(value, Mapping):
             yield from (f"{key}.{each}" for each in _keys(value))
-
-
-def show(text: str) -> None:
-    """Print the help; whoever reads it, as `head`, may stop before its end."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def choices(group: str, places: Sequence[Path]) -> dict[str, Path]:

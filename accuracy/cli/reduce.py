@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from accuracy.cli import Parser, path_of, status_of
+from accuracy.cli import Parser, path_of, show, status_of
 from accuracy.core.errors import printable
 
 EPILOG = """examples:
@@ -40,4 +40,4 @@ def _reduce(given: argparse.Namespace) -> None:
 
     arithmetic.make_exact()
     how = {key: getattr(given, key) for key in ("layer", "tensor", "fn", "layout", "to", "device")}
-    print(*map(printable, reduce(given.folder, **how).sentence.splitlines()), sep="\n")
+    show(*map(printable, reduce(given.folder, **how).sentence.splitlines()))

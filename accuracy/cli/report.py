@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from accuracy.cli import Parser, path_of, status_of
+from accuracy.cli import Parser, path_of, show, status_of
 from accuracy.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def _report(folder: Path) -> None:
     from accuracy.report.build import write_report  # here, so that --help answers at once
 
     summary = write_report(folder)
-    print(summary.path, *summary.lines, sep="\n")
+    show(summary.path, *summary.lines)
 
 
 def of_run(outcome: "Outcome") -> "pd.DataFrame | None":
@@ -36,7 +36,7 @@ def of_run(outcome: "Outcome") -> "pd.DataFrame | None":
     try:
         summary = write_report(outcome.folder, results=outcome.results)
     except ConfigError as error:  # interrupted before the first case
-        print(f"no report: {error}")
+        show(f"no report: {error}")
         return None
-    print("", *summary.lines, "", f"report: {summary.path}", sep="\n")
+    show("", *summary.lines, "", f"report: {summary.path}")
     return summary.verdicts

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from accuracy import __version__
-from accuracy.cli import listing, status_of
+from accuracy.cli import listing, show, status_of
 from accuracy.core.errors import ConfigError, unknown
 from accuracy.core.paths import CONFIGS
 
@@ -47,9 +47,9 @@ def main(only_workers_measure: bool = False) -> None:
     if {"-h", "--help"} & set(arguments):
         folders, named = listing.folders_of(arguments), [each[11:] for each in arguments if each[:11] == "experiment="]
         help_of = (lambda: listing.of_experiment(named[-1], folders)) if named else (lambda: listing.text(folders))
-        sys.exit(status_of("accuracy", lambda: listing.show(help_of())))
+        sys.exit(status_of("accuracy", lambda: show(help_of())))
     elif "--version" in arguments:  # Hydra would print its own
-        print(f"accuracy {__version__}")
+        show(f"accuracy {__version__}")
     else:
         from accuracy.cli import application
         from accuracy.execute import start

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from accuracy.cli import Parser, status_of
+from accuracy.cli import Parser, show, status_of
 from accuracy.core.errors import ConfigError, unknown
 
 EXAMPLES = """examples:
@@ -63,5 +63,4 @@ def _advise(words: Sequence[str]) -> None:
     from accuracy.api.tolerance import tolerance  # torch is imported only now
 
     rows = tolerance(found.pop("q_shape"), found.pop("dtype"), **found)
-    print(rows.to_string(index=False, float_format="{:.2g}".format))
-    print(LEGEND)
+    show(rows.to_string(index=False, float_format="{:.2g}".format), LEGEND)

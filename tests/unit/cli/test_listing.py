@@ -1,3 +1,5 @@
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -6,6 +8,7 @@ from accuracy import __version__
 from accuracy.cli import listing, run
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import CONFIGS, PACKAGE
+from tests.command_line import SHORT, CommandLine
 
 FILES = sorted(CONFIGS.glob("*/*.yaml"))
 
@@ -74,3 +77,17 @@ def test_an_experiment_s_help_has_its_description_and_its_cases() -> None:
         listing.of_experiment("regresion", [])
     with pytest.raises(ConfigError, match="write accuracy experiment=diagnose"):
         run.subcommand(["diagnose"])
+
+
+@pytest.mark.parametrize("words", [("--help",), SHORT])
+def test_a_reader_that_stops_early_changes_no_status(
+    words: tuple[str, ...], accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `head` does."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        answer = accuracy(*words)
+    assert answer.status == 0, answer.err
+    assert "Broken pipe" not in answer.err
