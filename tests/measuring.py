@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from accuracy.config import resolve
 from accuracy.config.read import Configuration
@@ -37,7 +37,7 @@ def composed(*overrides: str, folders: Sequence[Path] = ()) -> Any:
 def _composed(overrides: tuple[str, ...], folders: tuple[Path, ...]) -> Any:
     """Hydra sets values after it has loaded the chosen parts, which takes it a tenth of a second: once for a choice."""
     values = [each for each in overrides if not CHOICE.match(each)]
-    config = deepcopy(_loaded(tuple(each for each in overrides if CHOICE.match(each)), folders))
+    config = deepcopy(_loaded(*(each for each in overrides if CHOICE.match(each)), folders=folders))
     ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(values), config)
     return OmegaConf.to_container(config, resolve=True)
 
@@ -45,9 +45,7 @@ def _composed(overrides: tuple[str, ...], folders: tuple[Path, ...]) -> Any:
 CHOICE = re.compile(rf"[+~]*(?:{'|'.join(path.name for path in resolve.CONFIGS.iterdir() if path.is_dir())})(?:=|$)")
 
 
-@cache
-def _loaded(choices: tuple[str, ...], folders: tuple[Path, ...]) -> DictConfig:
-    return resolve.loaded(*choices, folders=folders)
+_loaded = cache(resolve.loaded)
 
 
 def configuration(*overrides: str, folders: Sequence[Path] = ()) -> Configuration:

@@ -222,7 +222,7 @@ def compose(*overrides: str, folders: Sequence[Path] = ()) -> dict[str, Any]:
 
 
 def loaded(*overrides: str, folders: Sequence[Path] = ()) -> DictConfig:
-    """As `compose`, with its interpolations."""
+    """As `compose`, before keys that refer to other keys have those' values."""
     search = [f"hydra.searchpath=[{','.join(f'file://{folder.resolve()}' for folder in folders)}]"] if folders else []
     callers, version, job = GlobalHydra.instance(), VersionBase.instance(), JobRuntime.instance()
     before = callers.hydra, version.version_base, job.get("name")  # a process has one of each

@@ -48,12 +48,12 @@ def blocks(tables: Tables) -> dict[str, str]:
     peak = peaks.xs("bfloat16", level="dtype")
     pooled = chosen(real, tensor=TENSORS, rank=-1).groupby(["dtype", *KEYS, "world_size", "tensor"])["x_single_device"]
     largest = pooled.mean().groupby(["dtype", *KEYS, "world_size"]).max()["bfloat16"]
-    real_half = half_interval(pooled)["bfloat16"]
     messages, sent = _sent(tables)
-    more, compensated = (
-        {of: (peaks[of, PUBLISHED, policy, 2] / peaks[of, PUBLISHED, "", 2]).max() - 1 for of in rings}
-        for policy, rings in ((PARTIALS, RINGS), ("merge=compensated", ("ring", "zigzag")))
-    )
+
+    def grown(policy: str, rings: tuple[str, ...]) -> dict[str, float]:
+        return {of: (peaks[of, PUBLISHED, policy, 2] / peaks[of, PUBLISHED, "", 2]).max() - 1 for of in rings}
+
+    more, compensated = grown(PARTIALS, RINGS), grown("merge=compensated", ("ring", "zigzag"))
     return {
         "cases": "{} cases measured over simulated ranks, {} unsupported".format(
             *(chosen(rows, status=each)["case_id"].nunique() for each in ("ok", "unsupported"))
@@ -73,7 +73,7 @@ def blocks(tables: Tables) -> dict[str, str]:
             ("2 ranks", "peak MiB a rank", "worst tensor, times single device"),
             ((name, f"{peak[key]:.0f}", f"{largest[key]:.2f}") for name, key in MEMORY.items()),
         ),
-        "real_halves": f"at most {real_half.max():.3f}",
+        "real_halves": f"at most {half_interval(pooled)['bfloat16'].max():.3f}",
         "llama3": f"{peak['llama3', PUBLISHED, '', 2]:.0f} MiB a rank where a ring has"
         f" {peak['ring', PUBLISHED, '', 2]:.0f}",
         "sent": markdown(("", "2 ranks", "4", "8", "64"), sent),

@@ -83,7 +83,7 @@ def test_an_experiment_s_help_has_its_description_and_its_cases() -> None:
 def test_a_reader_that_stops_early_changes_no_status(
     words: tuple[str, ...], accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `head` does."""
+    """`accuracy WORDS | head`: the pipe is closed before the command has written its last line."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
