@@ -68,7 +68,7 @@ def _share(value: Any) -> bool | None:
 
 @dataclass(frozen=True)
 class Configuration:
-    """A run: its axes, each a tuple, and where it goes."""
+    """A run: its axes, each a tuple, and where it goes. Raises ConfigError for workers beside real ranks."""
 
     name: Annotated[str, BeforeValidator(_word)]
     variants: SkipValidation[tuple[Variant, ...]]
@@ -113,6 +113,11 @@ class Configuration:
     def __post_init__(self) -> None:
         if self.threads > (most := max(MOST_THREADS, os.cpu_count() or 1)):
             raise ConfigError(f"threads={self.threads}; allowed: 1 to {most}: more only take memory")
+        if self.world == "processes" and self.workers not in (AUTO_WORKERS, PROCESSORS, 1):
+            raise ConfigError(
+                f"workers={self.workers}, but world=processes takes the GPUs for the ranks of one case;"
+                " use workers=auto or world=simulated"
+            )
 
     def sums_of(self, world_size: int, with_own_gpu: float) -> str:
         """Return in which order so many ranks add that share a GPU; empty: each has its own. with_own_gpu: how many

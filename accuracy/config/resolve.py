@@ -190,8 +190,6 @@ def in_worlds(config: Config) -> Config:
         for name, grid in grids.items():
             ranks = grid.get("world_size", simulated["world_size"])
             also[f"simulated_{name}"] = {**grid, **simulated, "world_size": ranks}
-    if isinstance(workers := config.get("workers"), str) or _most(sizes) == 1:
-        found["workers"] = workers
     return {**found, "variant": {**words, **functions}, "also": also, "world_size": sizes}
 
 

@@ -286,7 +286,7 @@ def measured_here(
 ) -> pd.DataFrame:
     """Return the table of a run of its own, which is not kept. config: what a run records; launched: the real ranks
     that this process is the first of."""
-    tiny = replace(tiny, case_seconds=min(SECONDS, tiny.case_seconds), workers=1)  # processes take longer to start
+    tiny = replace(tiny, case_seconds=min(SECONDS, tiny.case_seconds))
     with TemporaryDirectory(prefix="accuracy-") if launched is None else nullcontext(launched.task.folder) as folder:
         plans = planned(tiny)
         with opened(Path(folder), tiny.device):

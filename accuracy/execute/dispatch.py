@@ -77,15 +77,14 @@ def measure(
         pending = [each for each in pending if not _needs_no_other(each)]
     runnable = [each.case for each in pending if each.unsupported is None]
     workers = min(configuration.workers, len(runnable))
-    real = [case.world_size for case in runnable if case.world == "processes"]
-    if real and workers == 1:
+    if real := [case.world_size for case in runnable if case.world == "processes"]:
         agent = import_module("accuracy.execute.ranks.agent")  # and torch's, which others need not wait for
         yield from agent.measure(task_of(configuration, folder, pending, max(real)), pending, begin)
     elif workers > 1 or (workers and (start.only_workers_measure or configuration.case_seconds < math.inf)):
         from accuracy.execute import pool
 
         yield from here(_pipeline(configuration), (each for each in pending if each.unsupported is not None))
-        yield from pool.measure(runnable, work(configuration, folder, workers, bool(real)), begin)
+        yield from pool.measure(runnable, work(configuration, folder, workers), begin)
     else:
         yield from here(_pipeline(configuration), pending)
 
@@ -125,11 +124,8 @@ def task_of(
 
 
 def fitting_workers(configuration: Configuration, plans: Sequence[Planned], free_bytes: int | None) -> int:
-    """Return how many of the configuration's workers there is work for and, where they share one memory, memory for;
-    one where a case is of several ranks, each a process."""
+    """Return how many of the configuration's workers there is work for and, where they share one memory, memory for."""
     measurable = [each for each in plans if each.unsupported is None]
-    if any(each.case.world == "processes" and each.case.world_size > 1 for each in measurable):
-        return 1
     most = min(configuration.workers, len(measurable))
     if free_bytes is None or not measurable:
         return max(1, most)
@@ -146,14 +142,13 @@ CONTEXT_BYTES = 2**30
 """Of a GPU's memory that each process on it takes for itself: a CUDA context and its libraries."""
 
 
-def work(configuration: Configuration, folder: Path, workers: int, real: bool = False) -> Work:
+def work(configuration: Configuration, folder: Path, workers: int) -> Work:
     """Return what the workers do. Where the CPU computes, each has as many threads as one process, as they decide
-    the last digits. real: whether some cases are of one rank that is a process, which has a limit of its own."""
+    the last digits."""
     on_cpu = configuration.device == "cpu"
     threads = configuration.threads if on_cpu else max(1, torch.get_num_threads() // workers)
     gpus = [None] * workers if on_cpu else list(islice(cycle(device.alike()), workers))
-    seconds = min(configuration.case_seconds, configuration.timeout_seconds if real else math.inf)
-    return Work(_pipeline(configuration), folder, gpus, threads, seconds, real)
+    return Work(_pipeline(configuration), folder, gpus, threads, configuration.case_seconds)
 
 
 def _pipeline(configuration: Configuration) -> Pipeline:

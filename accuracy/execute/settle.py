@@ -72,15 +72,11 @@ def _backend(configuration: Configuration, device: str) -> str:
 
 
 def _workers(configuration: Configuration, device: str) -> int:
-    """Return how many processes measure side by side, at most: where a case is in one process, `auto` is one
-    for each GPU, or as many as share out the threads that torch would use by itself (`OMP_NUM_THREADS`).
+    """Return how many processes measure side by side, at most: where a simulated world lives in one process, `auto` is
+    one for each GPU, or as many as share out the threads that torch would use by itself (`OMP_NUM_THREADS`).
     `processors` is that on a GPU too, where small cases take time from Python and not from the GPU (`side_by_side`)."""
-    several = configuration.world == "processes" and {*configuration.world_sizes} != {1}  # ranks a case, processes all
-    if several and configuration.workers not in (AUTO_WORKERS, PROCESSORS, 1):
-        raise ConfigError(
-            f"workers={configuration.workers}, but world=processes takes the GPUs for the ranks of one case;"
-            " use workers=auto or world=simulated"
-        )
+    if configuration.world == "processes":
+        return 1
     gpus = len(devices.alike()) if device == "cuda" else None
     if configuration.workers == AUTO_WORKERS or (configuration.workers == PROCESSORS and gpus is None):
         return gpus or max(1, torch.get_num_threads() // configuration.threads)

@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -43,7 +42,6 @@ class Work:
         gpus: the device of each worker, None is the CPU.
         threads: of the processor, in each worker.
         case_seconds: that a case may take, as configured; infinite: the limit of its size.
-        real: whether some cases are of one rank, which is a process: the worker is that.
     """
 
     pipeline: Pipeline
@@ -51,7 +49,6 @@ class Work:
     gpus: Sequence[int | None]
     threads: int
     case_seconds: float = math.inf
-    real: bool = False
 
     @property
     def gpus_are_shared(self) -> bool:
@@ -115,12 +112,6 @@ def serve(connection: Connection, gpu: int | None, work: Work, environment: dict
     if gpu is not None:
         torch.cuda.set_device(gpu)
         torch.cuda.synchronize()  # it fails here where the GPU cannot be had
-    if work.real:
-        from accuracy.measurement.reruns import run_alone  # and torch.distributed, which others need not wait for
-        from accuracy.world.processes import kept_group_of_one
-
-        group = kept_group_of_one("cpu" if gpu is None else "cuda").__enter__()  # until the process is killed
-        work.pipeline.run_ranks = partial(run_alone, group=group)
     before = Changes()
     connection.send(None)
     while True:

@@ -82,34 +82,6 @@ def test_the_rows_are_those_of_one_worker_and_one_thread_bit_for_bit(tmp_path: P
     assert not same_case.equals(other)
 
 
-MINE = """
-import os
-from torch.nn.functional import scaled_dot_product_attention
-
-def mine(q, k, v, *, causal, softmax_scale):
-    if q.shape[0] == 2:
-        os.kill(os.getpid(), 9)
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True).transpose(1, 2)
-"""
-
-
-def test_a_function_of_one_rank_has_several_workers_and_the_rows_of_one(accuracy: CommandLine) -> None:
-    (accuracy.folder / "mine.py").write_text(MINE)
-    words = (*TINY, "variant=callable", "variant.fn=mine.py:mine", "dtype=float32", "seed=[0,1]", "device=cpu")
-    killed = {1: "rank 0 was killed by signal 9, twice", 2: "the worker process was killed by signal 9 (Killed)"}
-    for workers, reason in killed.items():
-        more = "world_size=1", "problem.batch=[1,2]", f"workers={workers}", f"output_dir=by{workers}"
-        answer = accuracy(*words, *more)
-        assert answer.status == 0, answer.err
-        assert ("2 cpu workers" in answer.err) == (workers == 2)
-        rows = table.read_results(accuracy.folder / f"by{workers}")
-        assert {*rows.loc[rows["status"] == table.FAILED, "reason"]} == {reason}
-    here, there = (rows[rows["batch"] == 1] for rows in (numbers(accuracy.folder / f"by{each}") for each in killed))
-    pd.testing.assert_frame_equal(here, there, check_exact=True)
-    assert len(here)
-
-
 @pytest.mark.gpu
 def test_on_all_gpus_the_rows_are_those_of_one(accuracy: CommandLine) -> None:
     if torch.cuda.device_count() < 2:
