@@ -34,6 +34,20 @@ def copies(results: Results) -> Results:
     return tuple(None if x is None else x.clone() for x in results)
 
 
+def check_other_calls(case: Case, shard: Tensors, kept: Results, copied: Results, world: ProcessesWorld) -> None:
+    """Call a function of one rank, whose results were `kept` and copied, with other inputs, strides and another scale.
+    Of the cases that are run again, those that are poisoned, too: others may be right by chance. Raises WrongResult."""
+    if not (case.options_of("repeats") or {}).get("poison"):
+        return
+    others = tuple(-x.flip(1) for x in shard)
+    found = run_rank(rank_program(case, build_kernel(case), [others]), world)
+    check_kept(kept, copied)
+    if case.problem.seqlen > 1:
+        check_other(copied, found)
+    check_strides(case, shard, copied, world)
+    check_scale(case, shard, copied, world)
+
+
 def check_kept(kept: Results, copied: Results) -> None:
     """Raise WrongResult where a call with other inputs changed the tensors that an earlier call had returned: they are
     views of a buffer that is filled again."""
@@ -124,14 +138,8 @@ def run_alone(
         with device.measured(case.device) as cost, device.poisoned(mode.poison):
             results = run_rank(program, world)
         kept, results = results, copies(results)
-        if mode.repeat and (case.options_of("repeats") or {}).get("poison"):  # others run again may be right by chance
-            others = tuple(-x.flip(1) for x in shards[0])
-            found = run_rank(rank_program(case, build_kernel(case), [others]), world)
-            check_kept(kept, results)
-            if case.problem.seqlen > 1:
-                check_other(results, found)
-            check_strides(case, shards[0], results, world)
-            check_scale(case, shards[0], results, world)
+        if mode.repeat:
+            check_other_calls(case, shards[0], kept, results, world)
         again = repeated([results], ([run_rank(program, world)] for _ in range(mode.repeat)))
     return Ran([results], cost, again)
 

@@ -270,7 +270,9 @@ class Rank:
         with device.measured(case.device) as cost, device.poisoned(what == POISON):
             results = run_rank(rank_program(case, kernel, place, self._agree), world)
         if case.observers:  # a function may return a buffer that it fills again
-            results = reruns.copies(results)
+            kept, results = results, reruns.copies(results)
+            if what == PLAIN and case.world_size == 1 and repeats_of(case):
+                reruns.check_other_calls(case, shards, kept, results, world)
         if guarded is not None:
             guarded.check(rank)
         again = ([run_rank(program, world)] for _ in range(repeats_of(case) if what == PLAIN else 0))

@@ -73,6 +73,15 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float,
     return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True)
 
 
+SCALES: dict[Any, float] = {}
+
+
+def of_first_scale(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float) -> Tensor:
+    """As a graph with the scale baked in, whose key has shapes only (flashinfer #4014)."""
+    scale = SCALES.setdefault((q.shape, k.shape, q.dtype, causal), softmax_scale)
+    return eager(q, k, v, causal=causal, softmax_scale=scale, group=None)
+
+
 def varlen(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_seqlen: int, **how: Any) -> Tensor:
     """Sequences one behind another, (T, H, D)."""
     sequences = (slice(*each) for each in itertools.pairwise(cu_seqlens.tolist()))

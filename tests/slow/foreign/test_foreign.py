@@ -14,7 +14,7 @@ from accuracy.verdict.label import BUGS, LOGIC, PRECISION_FLOOR, ROUNDING
 from accuracy.verdict.verdict import verdicts
 from tests.measuring import only_grids
 from tests.slow.foreign import functions
-from tests.slow.foreign.functions import FAULTY, HEALTHY, eager, eager_out, forward_only
+from tests.slow.foreign.functions import FAULTY, HEALTHY, eager, eager_out, forward_only, of_first_scale
 from tests.strangers import attend
 from tests.unit.fault import rates
 
@@ -101,19 +101,12 @@ def test_few_numbers_whose_errors_point_one_way_by_chance_are_no_bug(monkeypatch
 
 
 def test_a_result_of_an_earlier_call_s_scale_is_named_an_ignored_scale_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a graph with the scale baked in, whose key has shapes only (flashinfer #4014)."""
-    scales: dict[Any, float] = {}
-
-    def of_first_call(q: Any, k: Any, v: Any, *, causal: bool, softmax_scale: float) -> Any:
-        scale = scales.setdefault((q.shape, k.shape, q.dtype, causal), softmax_scale)
-        return eager(q, k, v, causal=causal, softmax_scale=scale, group=None)
-
     def of_no_scale(q: Any, k: Any, v: Any, *, causal: bool, softmax_scale: float) -> Any:
         return eager(q, k, v, causal=causal, softmax_scale=q.shape[-1] ** -0.5, group=None)
 
     monkeypatch.setattr("accuracy.config.resolve.with_given", only_grids("reruns"))
     how: dict[str, Any] = FEW_TOKENS | {"softmax_scale": 0.2, "world_size": 1}
-    found = [accuracy.diagnose(fn, **how) for fn in (of_first_call, of_no_scale)]
+    found = [accuracy.diagnose(fn, **how) for fn in (of_first_scale, of_no_scale)]
     assert [("of the call before" in each.sentence, each.is_bug) for each in found] == [(True, True), (False, True)]
 
 

@@ -94,6 +94,13 @@ def test_every_fault_of_one_rank_is_a_row_and_the_cases_around_it_are_measured(t
     assert set(rows.loc[rows["status"] == table.OK, "variant"]) == {"ring", "alone", "dies_once", "zigzag"}
 
 
+def test_a_function_of_one_rank_is_called_with_another_scale_too(tmp_path: Path) -> None:
+    words = ("variant=callable", "variant.fn=tests.slow.foreign.functions.of_first_scale", "world=processes")
+    rows = run(tmp_path / "run", *words, "world_size=1", "dtype=float32", "reruns.repeat=1", "reruns.poison=true")
+    (reason,) = {*rows["reason"]}
+    assert reason.startswith("rank 0: WrongResult: out of another softmax_scale is that of the call before")
+
+
 def test_an_exception_that_all_ranks_hear_of_ends_no_process_and_sizes_share_them(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     planting.first(tmp_path / "mine", "notes", f"open('{pids}', 'a').write(f'{{os.getpid()}} ')")
