@@ -47,6 +47,13 @@ def test_gradients_of_an_out_that_is_only_coarse_are_no_bug_of_their_own() -> No
     assert facts_of(bend(table, {"tensor": "dq", "dtype": "float64"}, error_rel=0.1), [follows]).label == "logic"
 
 
+def test_float32_inside_is_a_fact_of_a_function_and_of_a_package_and_wrong_in_our_variant() -> None:
+    for options, is_bug in ((OWN, False), ("fn=accuracy.package.torch_context_parallel.allgather", False), ("", True)):
+        table = healthy((1,), FINE).assign(options=options)
+        found = facts_of(bend(table, {"dtype": "float64"}, error_rel=4e-7))
+        assert (found.is_bug, "float32 inside" in found.sentence) == (is_bug, not is_bug), found.sentence
+
+
 def test_a_cast_on_one_rank_is_no_bug_at_any_precision() -> None:
     """The last hop's keys in bfloat16: too large an error for a float32 case, too small for the mark of a format, and
     on one rank of four; in bfloat16 it is none."""
