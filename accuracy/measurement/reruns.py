@@ -35,8 +35,9 @@ def copies(results: Results) -> Results:
 
 
 def check_other_calls(case: Case, shard: Tensors, kept: Results, copied: Results, world: ProcessesWorld) -> None:
-    """Call a function of one rank, whose results were `kept` and copied, with other inputs, strides and another scale.
-    Of the cases that are run again, those that are poisoned, too: others may be right by chance. Raises WrongResult."""
+    """Call a function of one rank, whose results were `kept` and copied, with other inputs, strides and another scale;
+    nothing is called where the case is not run in poisoned memory, too. Raises WrongResult where the results are not
+    those of the call."""
     if not (case.options_of("repeats") or {}).get("poison"):
         return
     others = tuple(-x.flip(1) for x in shard)
