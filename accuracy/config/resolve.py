@@ -222,7 +222,8 @@ def compose(*overrides: str, folders: Sequence[Path] = ()) -> dict[str, Any]:
 
 
 def loaded(*overrides: str, folders: Sequence[Path] = ()) -> DictConfig:
-    """As `compose`, before keys that refer to other keys have those' values."""
+    """The configuration of `accuracy OVERRIDES` as Hydra loads it: a key that refers to another one, as `${variant.fn}`
+    does, has no value yet. Arguments and errors are those of `compose`."""
     search = [f"hydra.searchpath=[{','.join(f'file://{folder.resolve()}' for folder in folders)}]"] if folders else []
     callers, version, job = GlobalHydra.instance(), VersionBase.instance(), JobRuntime.instance()
     before = callers.hydra, version.version_base, job.get("name")  # a process has one of each

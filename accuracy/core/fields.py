@@ -203,10 +203,15 @@ def without_defaults(row: Row) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in _BY_NAME or not _BY_NAME[name].is_default(row)}
 
 
+def is_function(options: object) -> bool:
+    """Whether a variant with these options is a function, of a user or of a published package; ours are schedules."""
+    return "fn=" in str(options)
+
+
 def is_foreign(options: object) -> bool:
     """Whether a variant with these options is a function of a user's; those of published packages have adapters of this
     package."""
-    return "fn=" in str(options) and "fn=accuracy." not in str(options)
+    return is_function(options) and "fn=accuracy." not in str(options)
 
 
 def arithmetic_of(options: object) -> str:

@@ -45,7 +45,7 @@ LONG_SUM = "long_sum"  # a gradient, or out, whose sum over blocks is kept in 16
 
 def judges(evidence: "Evidence", dtype: str) -> bool:
     """Whether a tensor of a float64 case is held to float32 only."""
-    if dtype != FINEST or "fn=" not in str(evidence.key["options"]):  # a package computes in float32, too
+    if dtype != FINEST or not fields.is_function(evidence.key["options"]):
         return False
     if evidence.tensor == "lse" and _stored_in_float32(evidence, dtype):
         return True
