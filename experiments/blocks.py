@@ -9,7 +9,7 @@ A block ends with `<!-- end -->`. Outside of blocks a document prints no measure
 - `<!-- claims: EXPERIMENT -->`: each of its numbers stands in a claim of `answer` in the experiment's `claims.py`, and
   the experiment's tables bear out all of these claims.
 - `<!-- frozen: EXPERIMENTS DIGEST -->`: no code here computes its numbers again, as the experiment's code is in git
-  alone or the run is not published. The digest covers its numbers and these experiments' tables in reports/.
+  alone or nothing here reads the table. The digest covers its numbers and these experiments' tables in reports/.
 
 --check changes nothing; --freeze renews digests, after somebody has compared the new text with its tables; --changed
 prints a line for each number of a generated block that is not what it was in a commit: old, new, relative difference.
