@@ -8,6 +8,7 @@ from accuracy.report.folder import read_folder
 from docs import build
 from docs.leaderboard import COLUMNS, SHOWN, to_html
 from docs.links import dead
+from experiments.blocks import documents
 from experiments.many_ranks.tables import TABLE, board
 from experiments.published import TENSORS
 
@@ -65,6 +66,12 @@ def test_findings_are_numbered_dated_linked_and_those_of_the_readme() -> None:
     assert [link for link in links if not link.exists()] == []
     published = {path.parent.resolve() for path in REPORTS.glob("*/*/results.parquet")}
     assert published - {link.resolve().parent for link in links} == set()
+
+
+def test_no_page_tells_a_number_of_a_run_whose_table_is_not_published() -> None:
+    """From any number two clicks lead to its table and to the command that measures it."""
+    pages = {path: " ".join(path.read_text().lower().split()) for path in [*documents(ROOT), REPORTS / "README.md"]}
+    assert [path for path, text in pages.items() if "unpublished" in text or "no table is published" in text] == []
 
 
 def test_a_number_is_the_worst_rank_s_error_over_single_device_s_and_the_page_shows_one_problem_first() -> None:
