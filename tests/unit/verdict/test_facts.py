@@ -54,6 +54,15 @@ def test_float32_inside_is_a_fact_of_a_function_and_of_a_package_and_wrong_in_ou
         assert (found.is_bug, "float32 inside" in found.sentence) == (is_bug, not is_bug), found.sentence
 
 
+def test_a_package_may_have_blocks_of_its_own_in_float32_and_in_16_bits_adds_as_our_variants_do() -> None:
+    """Blocks of another order of sums have several times the error of our kernel in float32, at one rank as at four."""
+    package, more = "fn=accuracy.package.ringmaster.ring", "excess_rounding"
+    for options, dtype, label in ((package, "float32", "rounding"), (OWN, "float32", "rounding"), ("", "float32", more),
+                                  (package, "bfloat16", more)):  # fmt: skip
+        table = bend(healthy((1,)).assign(options=options), {"tensor": "dk", "dtype": dtype}, error_rel=lambda x: 6 * x)
+        assert facts_of(table).label == label, (options, dtype)
+
+
 def test_a_cast_on_one_rank_is_no_bug_at_any_precision() -> None:
     """The last hop's keys in bfloat16: too large an error for a float32 case, too small for the mark of a format, and
     on one rank of four; in bfloat16 it is none."""
