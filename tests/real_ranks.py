@@ -74,7 +74,7 @@ class RealRanks:
         threads = torch.get_num_threads()
         task = Task(cases, pipeline(), self.path, backend, sizes, timeout, threads, shared=shared)
         self.agent = Agent(task, [], self.path, serve)
-        self.thread = threading.Thread(target=self.agent.run, daemon=True)
+        self.thread = self.agent.thread
         self.thread.start()
 
     def run(self, case: Case, shards: Sequence[Tensors], mode: Mode = PLAIN) -> Ran:

@@ -5,7 +5,7 @@ import gc
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,8 +49,17 @@ def measure(config: Any, folders: list[Path], command: list[str], launch: proces
     configuration = settled(configuration)
     arithmetic.make_exact()
     free = device.free_bytes(configuration.device)
-    with arithmetic.computing_with(configuration.threads, configuration.device):
+    with arithmetic.computing_with(configuration.threads, configuration.device), _ranks_kept(configuration, launch):
         return _carry_out(configuration, config, command, launch, free)
+
+
+def _ranks_kept(configuration: "Configuration", launch: processes.Launch | None) -> AbstractContextManager[None]:
+    """In the body ranks that this process starts to ask a function stay, and measure it."""
+    if launch is not None or configuration.dry_run or configuration.world != "processes":
+        return nullcontext()
+    from accuracy.execute.ranks import agent
+
+    return agent.kept()
 
 
 def _carry_out(

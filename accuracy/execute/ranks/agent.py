@@ -1,23 +1,20 @@
 """All ranks of a run on this machine: torch's elastic agent starts their processes once, and anew when one ends. The
-ranks tell of their cases in the run folder's journal, which this process follows; nothing here listens on any
-interface."""
+ranks find what they are to measure in a file, and tell of it in the run folder's journal, which this process follows;
+nothing here listens on any interface."""
 
-import gc
 import logging
 import math
-import os
+import pickle
 import signal
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -25,67 +22,97 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-from accuracy.core import own_process, plugins
+from accuracy.core import plugins
 from accuracy.core.case import Case
-from accuracy.core.errors import RanksEnded, located, one_line, traceback_of
+from accuracy.core.errors import RanksEnded, one_line
 from accuracy.execute import leftovers, start
 from accuracy.execute.folder import make_writable
 from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import journal, rank_loop, rendezvous
+from accuracy.execute.ranks.process import HANDED, POLL_SECONDS, RAISED, Lead, rank_process
 from accuracy.execute.ranks.rank import Task
-from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.worker import seconds_allowed, seconds_text
-from accuracy.results import storage
-from accuracy.runtime import arithmetic
 
-POLL_SECONDS = 0.05
 END_SECONDS = 60.0
 """For torch's agent to end; without memory it waits for a thread that never starts. Its processes are killed then."""
 LOGGERS = ("torch.distributed.elastic", "torch.multiprocessing.spawn", "torchelastic-events-null")
 """What torch's agent says of its processes, which the rows of the cases say, too."""
 TRIES_WITHOUT_A_CASE = 2
-RAISED = "raised."  # and its number: the file into which a rank writes what ended it
-
-
-Lead = Callable[[Task, Ranks, Sequence[Planned]], Iterator[Any]]
-"""What the first rank does while the others follow."""
 
 
 def measure(
     task: Task, pending: Sequence[Planned], begin: Callable[[Case], None], lead: Lead = rank_loop.lead
 ) -> Generator[str, None, None]:
-    """Yield the status of every pending case as it ends. Close the generator, so that no process stays. Raises
-    RanksEnded."""
+    """Yield the status of every pending case as it ends. Close the generator, so that no process stays but those that
+    are `kept`. Raises RanksEnded."""
     by_id = {each.case.id: each.case for each in pending}
     _, place = journal.lines(task.folder)
-    temporary = tempfile.TemporaryDirectory(prefix="accuracy-", ignore_cleanup_errors=True)
-    with temporary as rendezvous_folder, start.no_process_stays():
-        agent = Agent(task, pending, Path(rendezvous_folder), lead)
+    with _agent_for(task, pending, lead) as agent:
         agent.watch("launch", pending[0].case)
-        thread = threading.Thread(target=agent.run, daemon=True)
-        thread.start()
-        try:
-            running = True
-            while running and by_id:  # ranks that have measured everything may have threads that do not end
-                thread.join(POLL_SECONDS)
-                running = thread.is_alive()  # before the journal is read: its last lines count
-                found, place = journal.lines(task.folder, place)
-                for word, case_id in found:
-                    if case_id not in by_id:
-                        continue
-                    agent.watch(word, by_id[case_id])
-                    if word == "began":
-                        begin(by_id[case_id])
-                    elif word not in journal.STAGES:
-                        by_id.pop(case_id)
-                        yield word
-        finally:
-            agent.stopping = True
-            thread.join(END_SECONDS)
+        running = True
+        while running and by_id:  # ranks that have measured everything may have threads that do not end
+            agent.thread.join(POLL_SECONDS)
+            running = agent.thread.is_alive()  # before the journal is read: its last lines count
+            found, place = journal.lines(task.folder, place)
+            for word, case_id in found:
+                if case_id not in by_id:
+                    continue
+                agent.watch(word, by_id[case_id])
+                if word == "began":
+                    begin(by_id[case_id])
+                elif word not in journal.STAGES:
+                    by_id.pop(case_id)
+                    yield word
     if by_id:
         make_writable("output_dir", task.folder)
         why = agent.ended or "the ranks did not find each other"
         raise RanksEnded(f"{why} before a case began, twice; what was measured stays")
+
+
+_kept: ExitStack | None = None
+_last: "Agent | None" = None  # of the body of `kept`
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """In the body ranks that have measured everything stay, and measure the next run if that has as many of the same
+    kind: on a GPU a process takes seconds to come to its first case."""
+    global _kept, _last
+    with ExitStack() as _kept:
+        try:
+            yield
+        finally:
+            _kept = _last = None
+
+
+@contextmanager
+def _agent_for(task: Task, pending: Sequence[Planned], lead: Lead) -> Iterator["Agent"]:
+    """Yield the agent whose ranks measure this now: of those that were kept if they can, else of new ones."""
+    global _last
+    with ExitStack() if _kept is None else nullcontext(_kept) as ends:
+        if (agent := _last) is not None and agent.thread.is_alive() and agent.can_measure(task, lead):
+            agent.hand(task, pending)
+        else:
+            ends.close()
+            agent = ends.enter_context(_started(task, pending, lead))
+            _last = None if _kept is None else agent
+        try:
+            yield agent
+        finally:
+            agent.rest()
+
+
+@contextmanager
+def _started(task: Task, pending: Sequence[Planned], lead: Lead) -> Iterator["Agent"]:
+    temporary = tempfile.TemporaryDirectory(prefix="accuracy-", ignore_cleanup_errors=True)
+    with temporary as rendezvous_folder, start.no_process_stays():
+        agent = Agent(task, pending, Path(rendezvous_folder), lead)
+        agent.thread.start()
+        try:
+            yield agent
+        finally:
+            agent.stopping = True
+            agent.thread.join(END_SECONDS)
 
 
 class Stopped(Exception):
@@ -98,20 +125,44 @@ class Agent(LocalElasticAgent):
     def __init__(self, task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
         start.preload(start.OF_RANKS)
         plugins.store_functions(rendezvous_folder)
-        self.rendezvous_folder = rendezvous_folder
-        self.task, self.stopping, self.ended, self.idle, self.journal_size = task, False, "", 0, 0
-        self._deadline = math.inf  # of what the ranks do now
-        self._late: Callable[[], str] = str  # what is said then
-        spec = WorkerSpec(
+        self.rendezvous_folder, self.thread = rendezvous_folder, threading.Thread(target=self.run, daemon=True)
+        self.first, self.lead, self.number, self.stopping = task, lead, 0, False
+        self._spec = WorkerSpec(
             role="rank",
             local_world_size=max(task.sizes),
             entrypoint=rank_process,
-            args=(task, pending, rendezvous_folder, lead),
+            args=(task, rendezvous_folder, lead),
             rdzv_handler=OneMachine(),
-            max_restarts=(journal.TRIES + 2) * len(pending) + TRIES_WITHOUT_A_CASE,
+            max_restarts=0,
             monitor_interval=POLL_SECONDS,
         )
-        super().__init__(spec, DefaultLogsSpecs(log_dir=str(rendezvous_folder)), start_method="forkserver")
+        super().__init__(self._spec, DefaultLogsSpecs(log_dir=str(rendezvous_folder)), start_method="forkserver")
+        self.hand(task, pending)
+
+    def can_measure(self, task: Task, lead: Lead) -> bool:
+        """Return whether the ranks that were started for the first task can measure another one."""
+        first, sizes = self.first, {*task.sizes}
+        alike = (first.backend, first.threads, first.shared) == (task.backend, task.threads, task.shared)
+        return alike and lead is self.lead and max(sizes) == max(first.sizes) and sizes <= {*first.sizes}
+
+    def hand(self, task: Task, pending: Sequence[Planned]) -> None:
+        """Let the ranks measure this."""
+        self.task, self.ended, self.idle, self.journal_size, self.resting = task, "", 0, 0, False
+        more = (journal.TRIES + 2) * len(pending) + TRIES_WITHOUT_A_CASE
+        self._spec.max_restarts += more  # the difference is the number of restarts, by which the ranks find each other
+        self._remaining_restarts += more
+        self._deadline = math.inf  # of what the ranks do now
+        self._late: Callable[[], str] = str  # what is said then
+        journal.note(task.folder, "launch")
+        self.number += 1
+        hidden = self.rendezvous_folder / "to_hand"
+        hidden.write_bytes(pickle.dumps((task, pending)))
+        hidden.rename(self.rendezvous_folder / f"{HANDED}{self.number}")
+
+    def rest(self) -> None:
+        """Learn that all is measured, or that nobody waits for more: a rank that ends now ends no case."""
+        self.resting, self._deadline, self._late = True, math.inf, str
+        (self.rendezvous_folder / f"{HANDED}{self.number}").unlink(missing_ok=True)
 
     def run(self, role: str = "default") -> RunResult:
         """See `LocalElasticAgent`; torch's logs of processes say nothing meanwhile: rows say what happened."""
@@ -170,7 +221,8 @@ class Agent(LocalElasticAgent):
             journal.note(self.task.folder, "final", text)
         context: Any = self._pcontext
         if late or any(process.exitcode is not None for process in context._pc.processes):
-            self._note_ends()
+            if not self.resting:
+                self._note_ends()
             return RunResult(WorkerState.FAILED)
         return super()._monitor_workers(worker_group)
 
@@ -202,42 +254,3 @@ class OneMachine(StaticTCPRendezvous):
     def next_rendezvous(self) -> RendezvousInfo:
         """See `RendezvousHandler`."""
         return RendezvousInfo(dist.HashStore(), 0, 1, RendezvousStoreInfo(self.master_addr, self.master_port))
-
-
-def joined(rendezvous_folder: Path, task: Task) -> Ranks:
-    """Return the other ranks. Where one is gone before all have met, this process ends because of it: that one says
-    why."""
-    try:
-        return rendezvous.join_on_machine(rendezvous_folder, task.backend, task.sizes, task.shared)
-    except RuntimeError as error:
-        storage.write_traceback(task.folder, "ranks", traceback_of(error), int(os.environ["RANK"]))
-        os._exit(journal.LOST)
-
-
-def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
-    """The life of a rank's process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starting process's to handle
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    start.end_with_parent(journal.LOST)
-    own_process.begin()
-    if task.shared:  # each rank compiles for itself: pools of compilers would be too many
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    gc.freeze()
-    try:
-        arithmetic.make_exact()
-        torch.set_num_threads(task.threads)
-        plugins.restore_functions(rendezvous_folder)
-        ranks = joined(rendezvous_folder, task)
-        with arithmetic.functions_with(task.switches):
-            if ranks.rank > 0:
-                rank_loop.follow(task, ranks)
-            else:
-                deque(lead(task, ranks, pending), maxlen=0)
-        threading.Event().wait()  # `measure` ends all ranks at once; by itself one with a thread might not end
-    except BaseException as error:
-        own_process.end_if_forked()
-        rank = int(os.environ["RANK"])
-        with suppress(OSError):  # of a full disk: `measure` says so
-            (rendezvous_folder / f"{RAISED}{rank}").write_text(located(error))
-            storage.write_traceback(task.folder, "ranks", traceback_of(error), rank)
-        os._exit(1)

@@ -1,6 +1,7 @@
 import multiprocessing
 import os
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from multiprocessing import forkserver
 from pathlib import Path
@@ -44,6 +45,29 @@ def test_every_schedule_has_the_simulated_bits_and_so_have_reruns_on_unequal_sha
     counts = rows[["repeats_differ", "poisoned", "future_differs"]]
     assert counts.notna().any().all()
     assert not counts.fillna(0).to_numpy().any()
+
+
+def test_kept_ranks_measure_the_next_run_and_one_that_is_killed_between_runs_costs_no_case(tmp_path: Path) -> None:
+    def processes() -> set[int]:
+        assert agent._last is not None
+        return {*agent._last._pcontext.pids().values()}  # type: ignore[union-attr]
+
+    def measured(folder: str, size: int) -> pd.DataFrame:
+        return run(tmp_path / folder, "variant=[ring,zigzag]", "world=processes", "device=cpu", f"world_size={size}")
+
+    alone = measured("alone", 2)
+    with agent.kept():
+        rows, ranks = [measured("first", 2)], processes()
+        rows.append(measured("second", 2))
+        assert processes() == ranks
+        os.kill(min(ranks), signal.SIGKILL)
+        rows.append(measured("third", 2))
+        assert processes().isdisjoint(ranks)
+        assert {*measured("more", 3)["status"]} == {table.OK}
+        assert len(left := processes()) == 3
+    assert not any(leftovers.stat(each)[0] for each in left)
+    for each in rows:
+        pd.testing.assert_frame_equal(comparable(each, "processes"), comparable(alone, "processes"), check_exact=True)
 
 
 SILENT = "no answer from rank 0, 1 within 4 s"
