@@ -20,7 +20,7 @@ from accuracy.config.read import Configuration
 from accuracy.core import plugins
 from accuracy.core.errors import OF_PROBLEM, entry
 from accuracy.execute import run as runs
-from accuracy.execute.ask import measured_here, planned, with_answers
+from accuracy.execute.ask import with_answers
 from accuracy.execute.dispatch import Launched, task_of
 from accuracy.execute.folder import opened
 from accuracy.execute.plan import Planned, plan, ranks_here
@@ -109,7 +109,7 @@ def execute(
         arithmetic.computing_with(configuration.threads, device),
         TemporaryDirectory(prefix="accuracy-") if output_dir is None else nullcontext(output_dir) as folder,
     ):
-        ask = partial(measured_here, config=config) if shared is None else partial(_asked_on, shared, config)
+        ask = partial(runs.measured_here, config=config) if shared is None else partial(_asked_on, shared, config)
         configuration, refused = with_answers(configuration, ask)
         ranks = ranks_here(configuration) if shared is None else shared.size()
         own = None if shared is None else caller.with_own_gpu(shared)
@@ -166,7 +166,7 @@ def _on_callers_ranks(
 def _asked_on(group: dist.ProcessGroup, config: Mapping[str, Any], tiny: Configuration) -> pd.DataFrame:
     """Return on each of the caller's processes the table of a run that is not kept."""
     with TemporaryDirectory(prefix="accuracy-") as folder:
-        return _on_callers_ranks(tiny, config, planned(tiny), Path(folder), group)[0]
+        return _on_callers_ranks(tiny, config, runs.planned(tiny), Path(folder), group)[0]
 
 
 def _log_first_traceback(folder: Path, results: pd.DataFrame) -> None:

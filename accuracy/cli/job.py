@@ -67,7 +67,7 @@ def _carry_out(
 ) -> int:
     """Plan; as this process's part of it measure what is planned, and report; the exit status."""
     from accuracy.execute import run
-    from accuracy.execute.ask import measured_here, with_answers
+    from accuracy.execute.ask import with_answers
     from accuracy.execute.dispatch import fitting_workers
     from accuracy.execute.folder import opened
     from accuracy.execute.plan import plan, ranks_here
@@ -77,7 +77,7 @@ def _carry_out(
         gc.enable()
     refused: list[Planned] = []
     if not configuration.dry_run:
-        ask = measured_here if launch is None else partial(_asked_on, launch)
+        ask = run.measured_here if launch is None else partial(_asked_on, launch)
         configuration, refused = with_answers(configuration, partial(ask, config=config))
     ranks = ranks_here(configuration) if launch is None else launch.size
     plans = plan(configuration, free, ranks, _with_own_gpu(configuration, launch)) + refused
@@ -112,8 +112,8 @@ def _asked_on(launch: processes.Launch, tiny: "Configuration", config: Any) -> "
     """Return on each of the launched processes the table of a run that is not kept."""
     import pandas as pd
 
-    from accuracy.execute.ask import measured_here, planned
     from accuracy.execute.ranks.caller import share_tables
+    from accuracy.execute.run import measured_here, planned
 
     with TemporaryDirectory(prefix="accuracy-") as folder:
         launched = _joined(tiny, planned(tiny), Path(folder), launch)

@@ -11,11 +11,8 @@ A window that is a number counts the keys behind a query's own, or all that it s
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -26,10 +23,9 @@ from accuracy.core.case import Part, Problem, Variant, options_text
 from accuracy.core.dtype import EXACT_IN
 from accuracy.core.plugins import load_function
 from accuracy.core.sharding import parts_of
-from accuracy.execute import dispatch, run, shapes
-from accuracy.execute.folder import opened
-from accuracy.execute.plan import Planned, plan
-from accuracy.results import table
+from accuracy.execute import shapes
+from accuracy.execute.plan import Planned
+from accuracy.execute.run import planned
 from accuracy.results.table import ALL_RANKS, NOT_TAKEN, OK
 from accuracy.runtime import given_mask
 from accuracy.runtime.arguments import may_scale, parameters, requires, window_forms
@@ -38,7 +34,6 @@ from accuracy.verdict.floor import TF32, WIDE, arithmetic_of
 Ask = Callable[[Configuration], pd.DataFrame]
 Answered = tuple[Configuration, list[Planned]]
 Tables = tuple[pd.DataFrame, pd.DataFrame]
-SECONDS = 60.0
 MOSTLY_TAKEN = "bfloat16"  # the dtype in which the hardest shapes are asked, before it is known what is taken
 FEW, MANY = 16, 33_024
 """Queries; keys, a multiple of 128."""
@@ -52,7 +47,7 @@ def with_answers(configuration: Configuration, ask: Ask) -> Answered:
     Functions say what they compute in; further grids have dtypes and shapes that they take, where nobody gave any. With
     float32 taken, a further grid keeps those of its dtypes that are; else it gets all that are: one dtype alone has
     none beside it that tells rounding from a fault. Nothing is asked of other variants, or where the author wrote the
-    grids. ask: measures a configuration, by `measured_here` or on launched ranks.
+    grids. ask: measures a configuration, by `run.measured_here` or on launched ranks.
     """
     functions = configuration.variants and all(dict(each.options).get("fn") for each in configuration.variants)
     wanted = configuration.also or "float32" in configuration.dtypes
@@ -144,16 +139,21 @@ def _in_shapes_taken(
     base, parts = tiny.problems[0], _parts(tiny.variants, tiny.world_sizes[0])
     grids = configuration.also if base in configuration.problems else ()  # whose scale is taken
     plain = [each for grid in grids for each in grid.problems if not each.features and each.seqlen % parts == 0]
-    own = [*(shapes.with_dim(small, dim) for dim in shapes.DIMS), *plain]
-    asked = shapes.questions(base, shapes.given_of(configuration), parts, [base, *known], own)
-    several = replace(tiny, problems=tuple(asked.values()))
-    names = {problem: question for question, problem in asked.items()}
-    refused = _refused(several, ask(several))
-    wrong = {names[each.case.problem] for each in refused}
-    told = [f"{NOT_TAKEN}{names[each.case.problem]} ({each.unsupported})" for each in refused]
-    refused = [replace(each, unsupported=reason) for each, reason in zip(refused, told, strict=True)]
-    found = shapes.taken(base, {question: question not in wrong for question in asked})
-    return shapes.fitted(configuration, found), refused
+    own, given = [*(shapes.with_dim(small, dim) for dim in shapes.DIMS), *plain], shapes.given_of(configuration)
+    asked, alone = (shapes.questions(base, given, parts, [base, *known], each) for each in (own, ()))
+    wrong = _refused_questions(tiny, asked, ask)
+    if again := {question: alone[question] for question in wrong if alone[question] != asked[question]}:
+        wrong = {name: each for name, each in wrong.items() if name not in again}
+        wrong |= _refused_questions(tiny, again, ask)
+    told = [replace(each, unsupported=f"{NOT_TAKEN}{name} ({each.unsupported})") for name, each in wrong.items()]
+    return shapes.fitted(configuration, shapes.taken(base, {each: each not in wrong for each in asked})), told
+
+
+def _refused_questions(tiny: Configuration, asked: Mapping[str, Problem], ask: Ask) -> dict[str, Planned]:
+    """Return by question the case that was refused."""
+    several = replace(tiny, problems=tuple(dict.fromkeys(asked.values())))
+    refused = {each.case.problem: each for each in _refused(several, ask(several))}
+    return {question: refused[problem] for question, problem in asked.items() if problem in refused}
 
 
 def _refused(asked: Configuration, rows: pd.DataFrame) -> list[Planned]:
@@ -274,26 +274,6 @@ def _first_answers(tiny: Configuration, ask: Ask, problems: Sequence[Problem] = 
     is_further = rows["case_id"].isin({each.case.id for each in planned(asked) if each.case.problem in problems})
     known = (rows["inputs"] == "gaussian") | (rows["status"] == OK)  # who takes few queries alone may refuse as many
     return rows[~is_further & known], rows[is_further]
-
-
-def planned(tiny: Configuration) -> list[Planned]:
-    """Return the cases in which a function is asked."""
-    return plan(tiny, None, tiny.world_sizes[0])
-
-
-def measured_here(
-    tiny: Configuration, config: Mapping[str, Any], launched: dispatch.Launched | None = None
-) -> pd.DataFrame:
-    """Return the table of a run of its own, which is not kept. config: what a run records; launched: the real ranks
-    that this process is the first of."""
-    tiny = replace(tiny, case_seconds=min(SECONDS, tiny.case_seconds))
-    with TemporaryDirectory(prefix="accuracy-") if launched is None else nullcontext(launched.task.folder) as folder:
-        plans = planned(tiny)
-        with opened(Path(folder), tiny.device):
-            outcome = run.execute(tiny, config, plans, Path(folder), ["(asked)"], launched, quiet=True)
-        if outcome.interrupted:
-            raise KeyboardInterrupt
-        return table.read_results(Path(folder))
 
 
 def _inputs(name: str, **options: float) -> Part:

@@ -7,8 +7,10 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm.auto import tqdm
@@ -17,8 +19,8 @@ from accuracy.config.read import Configuration
 from accuracy.core import fields
 from accuracy.core.case import Case, digest
 from accuracy.execute.dispatch import Launched, measure
-from accuracy.execute.folder import set_other_code_aside
-from accuracy.execute.plan import Planned
+from accuracy.execute.folder import opened, set_other_code_aside
+from accuracy.execute.plan import Planned, plan
 from accuracy.measurement.provenance import code_of, fingerprint, of_functions, provenance
 from accuracy.results import completeness, storage, table
 from accuracy.results.completeness import Promise
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 NOT_NUMBERS = ("output_dir", "report", "dry_run", "workers", "case_seconds", "given", "given_keys")
 """Keys of a configuration that change no number."""
+QUESTION_SECONDS = 60.0  # that a case of a question to a function may take
 
 
 class Progress(tqdm):
@@ -120,6 +123,24 @@ def execute(
     earlier_ok = sum(status == table.OK for status in done.values())
     ended_so = counts["ok"], counts["unsupported"], counts["failed"]
     return Outcome(folder, *ended_so, len(done), earlier_ok, interrupted, results)
+
+
+def planned(tiny: Configuration) -> list[Planned]:
+    """Return the cases of questions to a function (`accuracy.execute.ask`)."""
+    return plan(tiny, None, tiny.world_sizes[0])
+
+
+def measured_here(tiny: Configuration, config: Mapping[str, Any], launched: Launched | None = None) -> pd.DataFrame:
+    """Return the table of questions: of a run whose folder is not kept. config: what a run records; launched: the real
+    ranks that this process is the first of."""
+    tiny = replace(tiny, case_seconds=min(QUESTION_SECONDS, tiny.case_seconds))
+    with TemporaryDirectory(prefix="accuracy-") if launched is None else nullcontext(launched.task.folder) as folder:
+        plans = planned(tiny)
+        with opened(Path(folder), tiny.device):
+            outcome = execute(tiny, config, plans, Path(folder), ["(asked)"], launched, quiet=True)
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        return table.read_results(Path(folder))
 
 
 def record(name: str, device: str, config: Mapping[str, Any], cases: Sequence[str], words: list[str]) -> dict[str, Any]:

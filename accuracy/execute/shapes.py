@@ -93,8 +93,8 @@ def questions(
     base: Problem, given: set[str], parts: int, known: Collection[Problem] = (), grids: Sequence[Problem] = ()
 ) -> dict[str, Problem]:
     """Return problems that differ from one that is taken in one thing each, by what that is; not in what is given, nor
-    in what a known problem has, which is taken, too. A head dim is asked of a problem of the grids that has nothing
-    else that is not known.
+    in what a known problem has, which is taken, too. Head dims and numbers of heads are asked of a problem of the grids
+    that has nothing else that is not known; a function that refuses it may take the other.
 
     A question about a length is named after that of each of the parts into which the ranks cut it.
     """
@@ -110,10 +110,10 @@ def questions(
         found[f"softmax_scale={SCALE}"] = replace(base, softmax_scale=SCALE)
     shown = set().union(*(_shown(each, parts) for each in known))
     found = {name: problem for name, problem in found.items() if name not in shown}
-    for each in grids:
-        unknown = _shown(each, parts) & {*found}
-        if len(unknown) == 1 and (name := unknown.pop()) == f"head_dim={each.head_dim}":
-            found[name] = each
+    asked = [(_shown(each, parts) & {*found}, each) for each in grids]
+    for unknown, each in sorted(asked, key=lambda pair: -len(pair[0])):  # that with the least unknown is last
+        if unknown <= {f"head_dim={each.head_dim}", f"heads={each.heads}"}:
+            found |= dict.fromkeys(unknown, each)
     return {name: problem for name, problem in found.items() if name.partition("=")[0] not in given}
 
 
