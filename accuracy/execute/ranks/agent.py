@@ -126,12 +126,11 @@ class Agent(LocalElasticAgent):
         start.preload(start.OF_RANKS)
         plugins.store_functions(rendezvous_folder)
         self.rendezvous_folder, self.thread = rendezvous_folder, threading.Thread(target=self.run, daemon=True)
-        self.first, self.lead, self.number, self.stopping = task, lead, 0, False
+        self.first, self.lead, self.number, self.stopping = task, lead, 1, False
         self._spec = WorkerSpec(
             role="rank",
             local_world_size=max(task.sizes),
             entrypoint=rank_process,
-            args=(task, rendezvous_folder, lead),
             rdzv_handler=OneMachine(),
             max_restarts=0,
             monitor_interval=POLL_SECONDS,
@@ -154,15 +153,14 @@ class Agent(LocalElasticAgent):
         self._deadline = math.inf  # of what the ranks do now
         self._late: Callable[[], str] = str  # what is said then
         journal.note(task.folder, "launch")
-        self.number += 1
         hidden = self.rendezvous_folder / "to_hand"
         hidden.write_bytes(pickle.dumps((task, pending)))
         hidden.rename(self.rendezvous_folder / f"{HANDED}{self.number}")
 
     def rest(self) -> None:
         """Learn that all is measured, or that nobody waits for more: a rank that ends now ends no case."""
+        self.number += 1
         self.resting, self._deadline, self._late = True, math.inf, str
-        (self.rendezvous_folder / f"{HANDED}{self.number}").unlink(missing_ok=True)
 
     def run(self, role: str = "default") -> RunResult:
         """See `LocalElasticAgent`; torch's logs of processes say nothing meanwhile: rows say what happened."""
@@ -200,6 +198,7 @@ class Agent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         if self._deadline < math.inf:
             self._deadline, self._late = time.monotonic() + 2 * rendezvous.START_SECONDS, str
+        worker_group.spec.args = self.first, self.rendezvous_folder, self.lead, self.number
         with start.starting():
             started: dict[int, Any] = super()._start_workers(worker_group)
         return started

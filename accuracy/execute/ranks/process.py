@@ -41,21 +41,20 @@ def joined(rendezvous_folder: Path, task: Task) -> Ranks:
         os._exit(journal.LOST)
 
 
-def handed(rendezvous_folder: Path) -> Iterator[tuple[Task, Sequence[Planned]]]:
-    """Yield what the ranks are to measure, as it comes. It does not end: the agent ends all ranks at once, as one that
-    has a thread might not end by itself."""
-    last = 0
+def handed(rendezvous_folder: Path, number: int) -> Iterator[tuple[Task, Sequence[Planned]]]:
+    """Yield what the ranks are to measure, from that of this number on, as it comes. It does not end: the agent ends
+    all ranks at once, as one that has a thread might not end by itself."""
     while True:
-        numbers = [int(path.suffix[1:]) for path in rendezvous_folder.glob(f"{HANDED}*")]
-        if (number := max(numbers, default=0)) > last:
-            last = number
-            with suppress(FileNotFoundError):  # it was measured before this process was there
-                yield pickle.loads((rendezvous_folder / f"{HANDED}{number}").read_bytes())
-        time.sleep(POLL_SECONDS)
+        path = rendezvous_folder / f"{HANDED}{number}"
+        while not path.exists():
+            time.sleep(POLL_SECONDS)
+        yield pickle.loads(path.read_bytes())
+        number += 1
 
 
-def rank_process(task: Task, rendezvous_folder: Path, lead: Lead) -> None:
-    """The life of a rank's process. task: the first that the ranks were started for."""
+def rank_process(task: Task, rendezvous_folder: Path, lead: Lead, number: int) -> None:
+    """The life of a rank's process. task: the first that the ranks were started for; number: of what they measure now,
+    or next."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starting process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     start.end_with_parent(journal.LOST)
@@ -68,7 +67,7 @@ def rank_process(task: Task, rendezvous_folder: Path, lead: Lead) -> None:
         torch.set_num_threads(task.threads)
         plugins.restore_functions(rendezvous_folder)
         ranks = joined(rendezvous_folder, task)
-        for task, pending in handed(rendezvous_folder):
+        for task, pending in handed(rendezvous_folder, number):
             with arithmetic.functions_with(task.switches):
                 if ranks.rank > 0:
                     rank_loop.follow(task, ranks)
