@@ -5,7 +5,7 @@ import gc
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,8 +49,9 @@ def measure(config: Any, folders: list[Path], command: list[str], launch: proces
     configuration = settled(configuration)
     arithmetic.make_exact()
     free = device.free_bytes(configuration.device)
-    with arithmetic.computing_with(configuration.threads, configuration.device), _ranks_kept(configuration, launch):
-        return _carry_out(configuration, config, command, launch, free)
+    with arithmetic.computing_with(configuration.threads, configuration.device), ExitStack() as ranks:
+        ranks.enter_context(_ranks_kept(configuration, launch))
+        return _carry_out(configuration, config, command, launch, free, ranks)
 
 
 def _ranks_kept(configuration: "Configuration", launch: processes.Launch | None) -> AbstractContextManager[None]:
@@ -63,9 +64,11 @@ def _ranks_kept(configuration: "Configuration", launch: processes.Launch | None)
 
 
 def _carry_out(
-    configuration: "Configuration", config: Any, command: list[str], launch: processes.Launch | None, free: int | None
-) -> int:
-    """Plan; as this process's part of it measure what is planned, and report; the exit status."""
+    configuration: "Configuration", config: Any, command: list[str], launch: processes.Launch | None, free: int | None,
+    kept: ExitStack,
+) -> int:  # fmt: skip
+    """Plan; as this process's part of it measure what is planned, and report; the exit status. kept: ends ranks that
+    stay from one run to the next."""
     from accuracy.execute import run
     from accuracy.execute.ask import with_answers
     from accuracy.execute.dispatch import fitting_workers
@@ -95,6 +98,7 @@ def _carry_out(
         print(plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
         try:
             outcome = run.execute(configuration, config, plans, folder, command, launched)
+            kept.close()
         except RanksEnded as ended:
             print(f"accuracy: {ended}", file=sys.stderr)
             return NOTHING_MEASURED

@@ -29,7 +29,7 @@ from accuracy.execute import leftovers, start
 from accuracy.execute.folder import make_writable
 from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import journal, rank_loop, rendezvous
-from accuracy.execute.ranks.process import HANDED, POLL_SECONDS, RAISED, Lead, rank_process
+from accuracy.execute.ranks.process import HANDED, POLL_SECONDS, RAISED, Given, Lead, rank_process
 from accuracy.execute.ranks.rank import Task
 from accuracy.execute.worker import seconds_allowed, seconds_text
 
@@ -43,15 +43,14 @@ TRIES_WITHOUT_A_CASE = 2
 def measure(
     task: Task, pending: Sequence[Planned], begin: Callable[[Case], None], lead: Lead = rank_loop.lead
 ) -> Generator[str, None, None]:
-    """Yield the status of every pending case as it ends. Close the generator, so that no process stays but those that
-    are `kept`. Raises RanksEnded."""
+    """Yield the status of every pending case as it ends. Close the generator, so that no process stays; those that have
+    measured everything may be `kept`. Raises RanksEnded."""
     by_id = {each.case.id: each.case for each in pending}
     _, place = journal.lines(task.folder)
     with _agent_for(task, pending, lead) as agent:
-        agent.watch("launch", pending[0].case)
         running = True
         while running and by_id:  # ranks that have measured everything may have threads that do not end
-            agent.thread.join(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # no join: Ctrl-C in one makes Python 3.11 take the thread for ended
             running = agent.thread.is_alive()  # before the journal is read: its last lines count
             found, place = journal.lines(task.folder, place)
             for word, case_id in found:
@@ -63,6 +62,8 @@ def measure(
                 elif word not in journal.STAGES:
                     by_id.pop(case_id)
                     yield word
+        if not by_id:
+            agent.rest()
     if by_id:
         make_writable("output_dir", task.folder)
         why = agent.ended or "the ranks did not find each other"
@@ -90,7 +91,7 @@ def _agent_for(task: Task, pending: Sequence[Planned], lead: Lead) -> Iterator["
     """Yield the agent whose ranks measure this now: of those that were kept if they can, else of new ones."""
     global _last
     with ExitStack() if _kept is None else nullcontext(_kept) as ends:
-        if (agent := _last) is not None and agent.thread.is_alive() and agent.can_measure(task, lead):
+        if (agent := _last) is not None and agent.can_measure(task, lead):
             agent.hand(task, pending)
         else:
             ends.close()
@@ -99,7 +100,9 @@ def _agent_for(task: Task, pending: Sequence[Planned], lead: Lead) -> Iterator["
         try:
             yield agent
         finally:
-            agent.rest()
+            if not agent.is_resting:
+                _last = None
+                ends.close()
 
 
 @contextmanager
@@ -126,7 +129,7 @@ class Agent(LocalElasticAgent):
         start.preload(start.OF_RANKS)
         plugins.store_functions(rendezvous_folder)
         self.rendezvous_folder, self.thread = rendezvous_folder, threading.Thread(target=self.run, daemon=True)
-        self.first, self.lead, self.number, self.stopping = task, lead, 1, False
+        self.first, self.lead, self.stopping = task, lead, False
         self._spec = WorkerSpec(
             role="rank",
             local_world_size=max(task.sizes),
@@ -136,31 +139,45 @@ class Agent(LocalElasticAgent):
             monitor_interval=POLL_SECONDS,
         )
         super().__init__(self._spec, DefaultLogsSpecs(log_dir=str(rendezvous_folder)), start_method="forkserver")
-        self.hand(task, pending)
+        self._begin(task, pending, 1)
 
-    def can_measure(self, task: Task, lead: Lead) -> bool:
-        """Return whether the ranks that were started for the first task can measure another one."""
-        first, sizes = self.first, {*task.sizes}
-        alike = (first.backend, first.threads, first.shared) == (task.backend, task.threads, task.shared)
-        return alike and lead is self.lead and max(sizes) == max(first.sizes) and sizes <= {*first.sizes}
-
-    def hand(self, task: Task, pending: Sequence[Planned]) -> None:
-        """Let the ranks measure this."""
-        self.task, self.ended, self.idle, self.journal_size, self.resting = task, "", 0, 0, False
+    def _begin(self, task: Task, pending: Sequence[Planned], following: int) -> None:
+        self.task, self.ended, self.idle = task, "", 0
         more = (journal.TRIES + 2) * len(pending) + TRIES_WITHOUT_A_CASE
         self._spec.max_restarts += more  # the difference is the number of restarts, by which the ranks find each other
         self._remaining_restarts += more
         self._deadline = math.inf  # of what the ranks do now
         self._late: Callable[[], str] = str  # what is said then
         journal.note(task.folder, "launch")
+        self.journal_size = self._journal_size()
+        self.given: Given = (task, pending), following  # to ranks that are started now
+        if pending:
+            self.watch("launch", pending[0].case)
+
+    def can_measure(self, task: Task, lead: Lead) -> bool:
+        """Return whether the ranks that were started for the first task are there, and can measure another one."""
+        first, sizes = self.first, {*task.sizes}
+        alike = (first.backend, first.threads, first.shared) == (task.backend, task.threads, task.shared)
+        fits = alike and lead is self.lead and max(sizes) == max(first.sizes) and sizes <= {*first.sizes}
+        return fits and self.thread.is_alive() and self.rendezvous_folder.is_dir()
+
+    def hand(self, task: Task, pending: Sequence[Planned]) -> None:
+        """Let the ranks, which rest, measure this."""
+        number = self.given[1]
         hidden = self.rendezvous_folder / "to_hand"
         hidden.write_bytes(pickle.dumps((task, pending)))
-        hidden.rename(self.rendezvous_folder / f"{HANDED}{self.number}")
+        hidden.rename(self.rendezvous_folder / f"{HANDED}{number}")
+        self._begin(task, pending, number + 1)
 
     def rest(self) -> None:
-        """Learn that all is measured, or that nobody waits for more: a rank that ends now ends no case."""
-        self.number += 1
-        self.resting, self._deadline, self._late = True, math.inf, str
+        """Learn that everything is measured: a rank that ends now ends no case."""
+        self.given = None, self.given[1]
+        self._deadline, self._late = math.inf, str
+
+    @property
+    def is_resting(self) -> bool:
+        """Return whether everything is measured."""
+        return self.given[0] is None
 
     def run(self, role: str = "default") -> RunResult:
         """See `LocalElasticAgent`; torch's logs of processes say nothing meanwhile: rows say what happened."""
@@ -198,7 +215,7 @@ class Agent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         if self._deadline < math.inf:
             self._deadline, self._late = time.monotonic() + 2 * rendezvous.START_SECONDS, str
-        worker_group.spec.args = self.first, self.rendezvous_folder, self.lead, self.number
+        worker_group.spec.args = self.first, self.rendezvous_folder, self.lead, self.given
         with start.starting():
             started: dict[int, Any] = super()._start_workers(worker_group)
         return started
@@ -220,7 +237,7 @@ class Agent(LocalElasticAgent):
             journal.note(self.task.folder, "final", text)
         context: Any = self._pcontext
         if late or any(process.exitcode is not None for process in context._pc.processes):
-            if not self.resting:
+            if not self.is_resting:
                 self._note_ends()
             return RunResult(WorkerState.FAILED)
         return super()._monitor_workers(worker_group)
@@ -237,11 +254,13 @@ class Agent(LocalElasticAgent):
                 raised.unlink()
             texts.append(journal.note_end(self.task.folder, rank, code, text))
         self.ended = " and ".join(filter(None, texts)) or self.ended
-        size = sum(word not in ("ended", "final") for word, _ in journal.lines(self.task.folder)[0])
-        self.idle = self.idle + 1 if size == self.journal_size else 0
-        self.journal_size = size
+        before, self.journal_size = self.journal_size, self._journal_size()
+        self.idle = self.idle + 1 if self.journal_size == before else 0
         if self.idle >= TRIES_WITHOUT_A_CASE:
             self._remaining_restarts = 0
+
+    def _journal_size(self) -> int:
+        return sum(word not in ("ended", "final") for word, _ in journal.lines(self.task.folder)[0])
 
 
 class OneMachine(StaticTCPRendezvous):

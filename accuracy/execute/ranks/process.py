@@ -29,6 +29,8 @@ RAISED = "raised."  # and its number: the file into which a rank writes what end
 HANDED = "task."  # and its number: the file of what the ranks measure now
 Lead = Callable[[Task, Ranks, Sequence[Planned]], Iterator[Any]]
 """What the first rank does while the others follow."""
+Given = tuple[tuple[Task, Sequence[Planned]] | None, int]
+"""What ranks that are started measure at once, None: nothing; and the number of the file of what comes next."""
 
 
 def joined(rendezvous_folder: Path, task: Task) -> Ranks:
@@ -41,9 +43,12 @@ def joined(rendezvous_folder: Path, task: Task) -> Ranks:
         os._exit(journal.LOST)
 
 
-def handed(rendezvous_folder: Path, number: int) -> Iterator[tuple[Task, Sequence[Planned]]]:
-    """Yield what the ranks are to measure, from that of this number on, as it comes. It does not end: the agent ends
-    all ranks at once, as one that has a thread might not end by itself."""
+def handed(rendezvous_folder: Path, given: Given) -> Iterator[tuple[Task, Sequence[Planned]]]:
+    """Yield what the ranks are to measure, as it comes. It does not end: the agent ends all ranks at once, as one that
+    has a thread might not end by itself."""
+    now, number = given
+    if now is not None:
+        yield now
     while True:
         path = rendezvous_folder / f"{HANDED}{number}"
         while not path.exists():
@@ -52,31 +57,34 @@ def handed(rendezvous_folder: Path, number: int) -> Iterator[tuple[Task, Sequenc
         number += 1
 
 
-def rank_process(task: Task, rendezvous_folder: Path, lead: Lead, number: int) -> None:
-    """The life of a rank's process. task: the first that the ranks were started for; number: of what they measure now,
-    or next."""
+def rank_process(first: Task, rendezvous_folder: Path, lead: Lead, given: Given) -> None:
+    """The life of a rank's process. first: for which the ranks were started."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starting process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     start.end_with_parent(journal.LOST)
     own_process.begin()
-    if task.shared:  # each rank compiles for itself: pools of compilers would be too many
+    if first.shared:  # each rank compiles for itself: pools of compilers would be too many
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     gc.freeze()
+    task = None if given[0] is None else given[0][0]
     try:
         arithmetic.make_exact()
-        torch.set_num_threads(task.threads)
+        torch.set_num_threads(first.threads)
         plugins.restore_functions(rendezvous_folder)
-        ranks = joined(rendezvous_folder, task)
-        for task, pending in handed(rendezvous_folder, number):
+        ranks = joined(rendezvous_folder, first)
+        for task, pending in handed(rendezvous_folder, given):
             with arithmetic.functions_with(task.switches):
                 if ranks.rank > 0:
                     rank_loop.follow(task, ranks)
                 else:
                     deque(lead(task, ranks, pending), maxlen=0)
+            task = None
+            gc.collect()  # what the run had, before the next one is measured
     except BaseException as error:
         own_process.end_if_forked()
         rank = int(os.environ["RANK"])
         with suppress(OSError):  # of a full disk: `measure` says so
-            (rendezvous_folder / f"{RAISED}{rank}").write_text(located(error))
-            storage.write_traceback(task.folder, "ranks", traceback_of(error), rank)
+            if task is not None:
+                (rendezvous_folder / f"{RAISED}{rank}").write_text(located(error))
+                storage.write_traceback(task.folder, "ranks", traceback_of(error), rank)
         os._exit(1)
