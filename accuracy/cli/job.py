@@ -55,7 +55,7 @@ def measure(config: Any, folders: list[Path], command: list[str], launch: proces
 
 
 def _ranks_kept(configuration: "Configuration", launch: processes.Launch | None) -> AbstractContextManager[None]:
-    """In the body ranks that this process starts to ask a function stay, and measure it."""
+    """In the body ranks that have answered questions about a function stay, and measure it."""
     if launch is not None or configuration.dry_run or configuration.world != "processes":
         return nullcontext()
     from accuracy.execute.ranks import agent
@@ -65,10 +65,10 @@ def _ranks_kept(configuration: "Configuration", launch: processes.Launch | None)
 
 def _carry_out(
     configuration: "Configuration", config: Any, command: list[str], launch: processes.Launch | None, free: int | None,
-    kept: ExitStack,
+    ranks_kept: ExitStack,
 ) -> int:  # fmt: skip
-    """Plan; as this process's part of it measure what is planned, and report; the exit status. kept: ends ranks that
-    stay from one run to the next."""
+    """Plan; as this process's part of it measure what is planned, and report; the exit status. ranks_kept: closing
+    it ends ranks that stay from one run to the next."""
     from accuracy.execute import run
     from accuracy.execute.ask import with_answers
     from accuracy.execute.dispatch import fitting_workers
@@ -98,7 +98,7 @@ def _carry_out(
         print(plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
         try:
             outcome = run.execute(configuration, config, plans, folder, command, launched)
-            kept.close()
+            ranks_kept.close()
         except RanksEnded as ended:
             print(f"accuracy: {ended}", file=sys.stderr)
             return NOTHING_MEASURED

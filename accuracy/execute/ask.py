@@ -134,26 +134,31 @@ def _of_many_keys(tiny: Configuration, ask: Ask) -> list[Configuration]:
 def _in_shapes_taken(
     configuration: Configuration, tiny: Configuration, known: Collection[Problem], small: Problem, ask: Ask
 ) -> Answered:
-    """Return the configuration in shapes that its functions take, and the cases that they refused. known: problems that
-    they took beside that of `tiny`; small: one of an odd length, of which further head dims are asked."""
+    """Return the configuration in shapes that its functions take, and the cases that they refused. What is refused in a
+    problem of the grids is asked again in one that differs in that alone. known: problems that they took beside that of
+    `tiny`; small: one of an odd length, of which further head dims are asked."""
     base, parts = tiny.problems[0], _parts(tiny.variants, tiny.world_sizes[0])
     grids = configuration.also if base in configuration.problems else ()  # whose scale is taken
     plain = [each for grid in grids for each in grid.problems if not each.features and each.seqlen % parts == 0]
-    own, given = [*(shapes.with_dim(small, dim) for dim in shapes.DIMS), *plain], shapes.given_of(configuration)
-    asked, alone = (shapes.questions(base, given, parts, [base, *known], each) for each in (own, ()))
+    of_grids = [*(shapes.with_dim(small, dim) for dim in shapes.DIMS), *plain]
+    given = shapes.given_of(configuration)
+    asked, alone = (shapes.questions(base, given, parts, [base, *known], grids) for grids in (of_grids, ()))
     wrong = _refused_questions(tiny, asked, ask)
     if again := {question: alone[question] for question in wrong if alone[question] != asked[question]}:
         wrong = {name: each for name, each in wrong.items() if name not in again}
         wrong |= _refused_questions(tiny, again, ask)
-    told = [replace(each, unsupported=f"{NOT_TAKEN}{name} ({each.unsupported})") for name, each in wrong.items()]
+    told = [replace(each, unsupported=f"{NOT_TAKEN}{question} ({each.unsupported})")
+            for question, cases in wrong.items() for each in cases]  # fmt: skip
     return shapes.fitted(configuration, shapes.taken(base, {each: each not in wrong for each in asked})), told
 
 
-def _refused_questions(tiny: Configuration, asked: Mapping[str, Problem], ask: Ask) -> dict[str, Planned]:
-    """Return by question the case that was refused."""
-    several = replace(tiny, problems=tuple(dict.fromkeys(asked.values())))
-    refused = {each.case.problem: each for each in _refused(several, ask(several))}
-    return {question: refused[problem] for question, problem in asked.items() if problem in refused}
+def _refused_questions(tiny: Configuration, asked: Mapping[str, Problem], ask: Ask) -> dict[str, list[Planned]]:
+    """Ask the questions; return the cases that were refused, by question."""
+    # what was taken is asked with them: a plan of cases that are all refused is the user's mistake
+    several = replace(tiny, problems=tuple(dict.fromkeys([*tiny.problems, *asked.values()])))
+    refused = _refused(several, ask(several))
+    found = {name: [each for each in refused if each.case.problem == problem] for name, problem in asked.items()}
+    return {name: cases for name, cases in found.items() if cases}
 
 
 def _refused(asked: Configuration, rows: pd.DataFrame) -> list[Planned]:

@@ -93,8 +93,8 @@ def questions(
     base: Problem, given: set[str], parts: int, known: Collection[Problem] = (), grids: Sequence[Problem] = ()
 ) -> dict[str, Problem]:
     """Return problems that differ from one that is taken in one thing each, by what that is; not in what is given, nor
-    in what a known problem has, which is taken, too. Head dims and numbers of heads are asked of a problem of the grids
-    that has nothing else that is not known; a function that refuses it may take the other.
+    in what a known problem has, which is taken, too. Head dims and numbers of heads are asked together in a problem of
+    the grids where all else is known; where it is refused, ask each alone (without grids).
 
     A question about a length is named after that of each of the parts into which the ranks cut it.
     """
@@ -111,7 +111,7 @@ def questions(
     shown = set().union(*(_shown(each, parts) for each in known))
     found = {name: problem for name, problem in found.items() if name not in shown}
     asked = [(_shown(each, parts) & {*found}, each) for each in grids]
-    for unknown, each in sorted(asked, key=lambda pair: -len(pair[0])):  # that with the least unknown is last
+    for unknown, each in sorted(asked, key=lambda pair: -len(pair[0])):  # later ones win: those with fewest unknown
         if unknown <= {f"head_dim={each.head_dim}", f"heads={each.heads}"}:
             found |= dict.fromkeys(unknown, each)
     return {name: problem for name, problem in found.items() if name.partition("=")[0] not in given}

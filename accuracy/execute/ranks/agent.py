@@ -29,7 +29,7 @@ from accuracy.execute import leftovers, start
 from accuracy.execute.folder import make_writable
 from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import journal, rank_loop, rendezvous
-from accuracy.execute.ranks.process import HANDED, POLL_SECONDS, RAISED, Given, Lead, rank_process
+from accuracy.execute.ranks.process import HANDED, POLL_SECONDS, RAISED, Lead, kind_of, rank_process
 from accuracy.execute.ranks.rank import Task
 from accuracy.execute.worker import seconds_allowed, seconds_text
 
@@ -43,8 +43,8 @@ TRIES_WITHOUT_A_CASE = 2
 def measure(
     task: Task, pending: Sequence[Planned], begin: Callable[[Case], None], lead: Lead = rank_loop.lead
 ) -> Generator[str, None, None]:
-    """Yield the status of every pending case as it ends. Close the generator, so that no process stays; those that have
-    measured everything may be `kept`. Raises RanksEnded."""
+    """Yield the status of every pending case as it ends. Closing the generator ends the ranks, but in the body of
+    `kept` once all is measured. Raises RanksEnded."""
     by_id = {each.case.id: each.case for each in pending}
     _, place = journal.lines(task.folder)
     with _agent_for(task, pending, lead) as agent:
@@ -70,43 +70,45 @@ def measure(
         raise RanksEnded(f"{why} before a case began, twice; what was measured stays")
 
 
-_kept: ExitStack | None = None
-_last: "Agent | None" = None  # of the body of `kept`
+_ends_kept: ExitStack | None = None
+_kept_agent: "Agent | None" = None
 
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """In the body ranks that have measured everything stay, and measure the next run if that has as many of the same
-    kind: on a GPU a process takes seconds to come to its first case."""
-    global _kept, _last
-    with ExitStack() as _kept:
+    """In the body ranks that have measured a run wait for the next one, and measure it if they can: on a GPU a process
+    takes seconds to come to its first case."""
+    global _ends_kept, _kept_agent
+    with ExitStack() as _ends_kept:
         try:
             yield
         finally:
-            _kept = _last = None
+            _ends_kept = _kept_agent = None
 
 
 @contextmanager
 def _agent_for(task: Task, pending: Sequence[Planned], lead: Lead) -> Iterator["Agent"]:
-    """Yield the agent whose ranks measure this now: of those that were kept if they can, else of new ones."""
-    global _last
-    with ExitStack() if _kept is None else nullcontext(_kept) as ends:
-        if (agent := _last) is not None and agent.can_measure(task, lead):
-            agent.hand(task, pending)
-        else:
-            ends.close()
-            agent = ends.enter_context(_started(task, pending, lead))
-            _last = None if _kept is None else agent
+    """Yield an agent whose ranks measure this: the kept one if it can, else a new one."""
+    global _kept_agent
+    with ExitStack() if _ends_kept is None else nullcontext(_ends_kept) as ends:
+        agent = _kept_agent
         try:
+            if agent is not None and agent.can_measure(task, lead):
+                agent.hand(task, pending)
+            else:
+                ends.close()
+                agent = ends.enter_context(_started(task, pending, lead))
+                _kept_agent = None if _ends_kept is None else agent
             yield agent
         finally:
-            if not agent.is_resting:
-                _last = None
+            if agent is None or not agent.is_resting:
+                _kept_agent = None
                 ends.close()
 
 
 @contextmanager
 def _started(task: Task, pending: Sequence[Planned], lead: Lead) -> Iterator["Agent"]:
+    """Start an agent; after the body end its ranks, and remove their folder."""
     temporary = tempfile.TemporaryDirectory(prefix="accuracy-", ignore_cleanup_errors=True)
     with temporary as rendezvous_folder, start.no_process_stays():
         agent = Agent(task, pending, Path(rendezvous_folder), lead)
@@ -129,55 +131,58 @@ class Agent(LocalElasticAgent):
         start.preload(start.OF_RANKS)
         plugins.store_functions(rendezvous_folder)
         self.rendezvous_folder, self.thread = rendezvous_folder, threading.Thread(target=self.run, daemon=True)
-        self.first, self.lead, self.stopping = task, lead, False
-        self._spec = WorkerSpec(
+        self.kind, self.lead, self.stopping, self._lock = kind_of(task), lead, False, threading.Lock()
+        spec = WorkerSpec(
             role="rank",
             local_world_size=max(task.sizes),
             entrypoint=rank_process,
             rdzv_handler=OneMachine(),
-            max_restarts=0,
+            max_restarts=10**6,  # `idle` and the tries of a case end a run
             monitor_interval=POLL_SECONDS,
         )
-        super().__init__(self._spec, DefaultLogsSpecs(log_dir=str(rendezvous_folder)), start_method="forkserver")
-        self._begin(task, pending, 1)
+        super().__init__(spec, DefaultLogsSpecs(log_dir=str(rendezvous_folder)), start_method="forkserver")
+        self.number = 1  # of the file of what the ranks measure now, or next
+        self._begin(task, pending)
 
-    def _begin(self, task: Task, pending: Sequence[Planned], following: int) -> None:
+    def _begin(self, task: Task, pending: Sequence[Planned]) -> None:
         self.task, self.ended, self.idle = task, "", 0
-        more = (journal.TRIES + 2) * len(pending) + TRIES_WITHOUT_A_CASE
-        self._spec.max_restarts += more  # the difference is the number of restarts, by which the ranks find each other
-        self._remaining_restarts += more
         self._deadline = math.inf  # of what the ranks do now
         self._late: Callable[[], str] = str  # what is said then
         journal.note(task.folder, "launch")
         self.journal_size = self._journal_size()
-        self.given: Given = (task, pending), following  # to ranks that are started now
+        self.pending: Sequence[Planned] | None = pending
         if pending:
             self.watch("launch", pending[0].case)
 
     def can_measure(self, task: Task, lead: Lead) -> bool:
-        """Return whether the ranks that were started for the first task are there, and can measure another one."""
-        first, sizes = self.first, {*task.sizes}
-        alike = (first.backend, first.threads, first.shared) == (task.backend, task.threads, task.shared)
-        fits = alike and lead is self.lead and max(sizes) == max(first.sizes) and sizes <= {*first.sizes}
+        """Return whether the ranks are there and fit this task."""
+        (*alike, sizes), (*others, own) = kind_of(task), self.kind
+        fits = alike == others and lead is self.lead and max(sizes) == max(own) and {*sizes} <= {*own}
         return fits and self.thread.is_alive() and self.rendezvous_folder.is_dir()
 
     def hand(self, task: Task, pending: Sequence[Planned]) -> None:
-        """Let the ranks, which rest, measure this."""
-        number = self.given[1]
-        hidden = self.rendezvous_folder / "to_hand"
-        hidden.write_bytes(pickle.dumps((task, pending)))
-        hidden.rename(self.rendezvous_folder / f"{HANDED}{number}")
-        self._begin(task, pending, number + 1)
+        """Give this task to the ranks, which wait for one."""
+        self._begin(task, pending)
+        self._write(pending)
+
+    def _write(self, pending: Sequence[Planned]) -> None:
+        """Write the file from which the ranks learn what to measure now."""
+        hidden = self.rendezvous_folder / f"hidden-{threading.get_ident()}"
+        hidden.write_bytes(pickle.dumps((self.task, pending)))
+        hidden.rename(self.rendezvous_folder / f"{HANDED}{self.number}")
 
     def rest(self) -> None:
-        """Learn that everything is measured: a rank that ends now ends no case."""
-        self.given = None, self.given[1]
-        self._deadline, self._late = math.inf, str
+        """Mark the task as finished: if a rank ends from now on, no case is blamed, and nothing is measured again."""
+        with self._lock:
+            with suppress(OSError):  # of a folder that a function removed
+                self._write(())
+            self.pending, self.number = None, self.number + 1
+            self._deadline, self._late = math.inf, str
 
     @property
     def is_resting(self) -> bool:
         """Return whether everything is measured."""
-        return self.given[0] is None
+        return self.pending is None
 
     def run(self, role: str = "default") -> RunResult:
         """See `LocalElasticAgent`; torch's logs of processes say nothing meanwhile: rows say what happened."""
@@ -215,7 +220,10 @@ class Agent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         if self._deadline < math.inf:
             self._deadline, self._late = time.monotonic() + 2 * rendezvous.START_SECONDS, str
-        worker_group.spec.args = self.first, self.rendezvous_folder, self.lead, self.given
+        with self._lock:
+            if self.pending is not None:  # a function may have removed the file
+                self._write(self.pending)
+            worker_group.spec.args = self.kind, self.rendezvous_folder, self.lead, self.number
         with start.starting():
             started: dict[int, Any] = super()._start_workers(worker_group)
         return started
@@ -228,18 +236,19 @@ class Agent(LocalElasticAgent):
         leftovers.remove_shared_memory(ended)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """A rank ends only once all have measured everything, so whoever ends before has failed, with whatever status.
-        It is asked for here, before torch ends the others by a signal that would hide theirs."""
+        """No rank ends by itself: one that has ended has failed, whatever its status. It is asked for here, before
+        torch ends the others by a signal that would hide theirs."""
         if self.stopping:
             raise Stopped
-        late = time.monotonic() > self._deadline
-        if late and (text := self._late()):
-            journal.note(self.task.folder, "final", text)
-        context: Any = self._pcontext
-        if late or any(process.exitcode is not None for process in context._pc.processes):
-            if not self.is_resting:
-                self._note_ends()
-            return RunResult(WorkerState.FAILED)
+        with self._lock:
+            late = time.monotonic() > self._deadline
+            if late and (text := self._late()):
+                journal.note(self.task.folder, "final", text)
+            context: Any = self._pcontext
+            if late or any(process.exitcode is not None for process in context._pc.processes):
+                if not self.is_resting:
+                    self._note_ends()
+                return RunResult(WorkerState.FAILED)
         return super()._monitor_workers(worker_group)
 
     def _note_ends(self) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,29 +26,41 @@ from accuracy.runtime import arithmetic
 
 POLL_SECONDS = 0.05
 RAISED = "raised."  # and its number: the file into which a rank writes what ended it
-HANDED = "task."  # and its number: the file of what the ranks measure now
+HANDED = "task."  # and a number: the file of a task and its pending cases
 Lead = Callable[[Task, Ranks, Sequence[Planned]], Iterator[Any]]
 """What the first rank does while the others follow."""
-Given = tuple[tuple[Task, Sequence[Planned]] | None, int]
-"""What ranks that are started measure at once, None: nothing; and the number of the file of what comes next."""
 
 
-def joined(rendezvous_folder: Path, task: Task) -> Ranks:
+class Kind(NamedTuple):
+    """What ranks are: processes that were started for a task measure another one of their kind. sizes: the numbers of
+    ranks of its cases; the others are those of `Task`."""
+
+    backend: str
+    threads: int
+    shared: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+def kind_of(task: Task) -> Kind:
+    """Return which ranks the task wants."""
+    return Kind(task.backend, task.threads, (*task.shared,), (*task.sizes,))
+
+
+def joined(rendezvous_folder: Path, kind: Kind, number: int) -> Ranks:
     """Return the other ranks. Where one is gone before all have met, this process ends because of it: that one says
     why."""
     try:
-        return rendezvous.join_on_machine(rendezvous_folder, task.backend, task.sizes, task.shared)
+        return rendezvous.join_on_machine(rendezvous_folder, kind.backend, kind.sizes, kind.shared)
     except RuntimeError as error:
-        storage.write_traceback(task.folder, "ranks", traceback_of(error), int(os.environ["RANK"]))
+        if (path := rendezvous_folder / f"{HANDED}{number}").exists():
+            folder = pickle.loads(path.read_bytes())[0].folder
+            storage.write_traceback(folder, "ranks", traceback_of(error), int(os.environ["RANK"]))
         os._exit(journal.LOST)
 
 
-def handed(rendezvous_folder: Path, given: Given) -> Iterator[tuple[Task, Sequence[Planned]]]:
-    """Yield what the ranks are to measure, as it comes. It does not end: the agent ends all ranks at once, as one that
-    has a thread might not end by itself."""
-    now, number = given
-    if now is not None:
-        yield now
+def handed(rendezvous_folder: Path, number: int) -> Iterator[tuple[Task, Sequence[Planned]]]:
+    """Yield tasks as they come, from that of this number on. It never ends: the agent kills the ranks, as one that has
+    threads might not exit."""
     while True:
         path = rendezvous_folder / f"{HANDED}{number}"
         while not path.exists():
@@ -57,34 +69,34 @@ def handed(rendezvous_folder: Path, given: Given) -> Iterator[tuple[Task, Sequen
         number += 1
 
 
-def rank_process(first: Task, rendezvous_folder: Path, lead: Lead, given: Given) -> None:
-    """The life of a rank's process. first: for which the ranks were started."""
+def rank_process(kind: Kind, rendezvous_folder: Path, lead: Lead, number: int) -> None:
+    """The life of a rank's process. number: of the task that it measures first."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starting process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     start.end_with_parent(journal.LOST)
     own_process.begin()
-    if first.shared:  # each rank compiles for itself: pools of compilers would be too many
+    if kind.shared:  # each rank compiles for itself: pools of compilers would be too many
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     gc.freeze()
-    task = None if given[0] is None else given[0][0]
+    busy: Task | None = None
     try:
         arithmetic.make_exact()
-        torch.set_num_threads(first.threads)
+        torch.set_num_threads(kind.threads)
         plugins.restore_functions(rendezvous_folder)
-        ranks = joined(rendezvous_folder, first)
-        for task, pending in handed(rendezvous_folder, given):
-            with arithmetic.functions_with(task.switches):
+        ranks = joined(rendezvous_folder, kind, number)
+        for busy, pending in handed(rendezvous_folder, number):
+            with arithmetic.functions_with(busy.switches):
                 if ranks.rank > 0:
-                    rank_loop.follow(task, ranks)
+                    rank_loop.follow(busy, ranks)
                 else:
-                    deque(lead(task, ranks, pending), maxlen=0)
-            task = None
-            gc.collect()  # what the run had, before the next one is measured
+                    deque(lead(busy, ranks, pending), maxlen=0)
+            busy = None
+            gc.collect()  # the tensors of this task, before the next one
     except BaseException as error:
         own_process.end_if_forked()
         rank = int(os.environ["RANK"])
         with suppress(OSError):  # of a full disk: `measure` says so
-            if task is not None:
-                (rendezvous_folder / f"{RAISED}{rank}").write_text(located(error))
-                storage.write_traceback(task.folder, "ranks", traceback_of(error), rank)
+            (rendezvous_folder / f"{RAISED}{rank}").write_text(located(error))
+            if busy is not None:
+                storage.write_traceback(busy.folder, "ranks", traceback_of(error), rank)
         os._exit(1)

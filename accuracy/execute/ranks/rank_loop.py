@@ -18,7 +18,7 @@ from accuracy.execute.worker import seconds_allowed, seconds_text, tell_changes,
 
 def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple[Case, str]]:
     """The first rank's part: every pending case and its status, its rows in the folder by then."""
-    if task.by != "agent" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":  # an agent of ours notes it
+    if task.by != "agent" and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":  # our agent notes it
         journal.note(task.folder, "launch")
     known = journal.read(task.folder)
     rank = Rank(task, ranks)

@@ -180,9 +180,10 @@ def scatter(evidence: Evidence, rows: Rows) -> np.ndarray:
 
 
 def _looser(evidence: Evidence, rows: Rows, limit: float) -> float:
-    """How many times the limit of this package's kernels a function is allowed: of a user's; in 32 bits of a published
-    package's too, whose blocks may be its own."""
-    if not inside.is_foreign(evidence) and (evidence.is_short or not fields.is_function(evidence.key["options"])):
+    """How many times our kernels' limit is allowed: more for a user's function, and in 32 bits for a published package,
+    whose blocks may be its own."""
+    of_package = fields.is_function(evidence.key["options"]) and not evidence.is_short
+    if not (inside.is_foreign(evidence) or of_package):
         return 1.0
     if evidence.tensor == "lse" or not evidence.is_short:
         cut = factor.by_sums_cut_off(evidence) if factor.are_sums_cut_off(evidence, rows) else 0.0

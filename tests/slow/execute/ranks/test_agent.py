@@ -49,8 +49,8 @@ def test_every_schedule_has_the_simulated_bits_and_so_have_reruns_on_unequal_sha
 
 def test_kept_ranks_measure_the_next_run_and_one_that_is_killed_between_runs_costs_no_case(tmp_path: Path) -> None:
     def processes() -> set[int]:
-        assert agent._last is not None
-        return {*agent._last._pcontext.pids().values()}  # type: ignore[union-attr]
+        assert agent._kept_agent is not None
+        return {*agent._kept_agent._pcontext.pids().values()}  # type: ignore[union-attr]
 
     def measured(folder: str, size: int) -> pd.DataFrame:
         return run(tmp_path / folder, "variant=[ring,zigzag]", "world=processes", "device=cpu", f"world_size={size}")
