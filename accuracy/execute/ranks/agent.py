@@ -248,6 +248,8 @@ class Agent(LocalElasticAgent):
             if late or any(process.exitcode is not None for process in context._pc.processes):
                 if not self.is_resting:
                     self._note_ends()
+                for path in self.rendezvous_folder.glob(f"{RAISED}*"):  # of a rank that had nothing to measure
+                    path.unlink(missing_ok=True)
                 return RunResult(WorkerState.FAILED)
         return super()._monitor_workers(worker_group)
 
