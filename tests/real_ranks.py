@@ -74,13 +74,12 @@ class RealRanks:
         threads = torch.get_num_threads()
         task = Task(cases, pipeline(), self.path, backend, sizes, timeout, threads, shared=shared)
         self.agent = Agent(task, [], self.path, serve)
-        self.thread = self.agent.thread
-        self.thread.start()
+        self.agent.thread.start()
 
     def run(self, case: Case, shards: Sequence[Tensors], mode: Mode = PLAIN) -> Ran:
         """The ranks draw the inputs themselves: of `shards`, only the device counts."""
         put(self.path / f"case-{self.number}", replace(case, world="processes"))
-        answer = awaited(self.path / f"answer-{self.number}", self.thread)
+        answer = awaited(self.path / f"answer-{self.number}", self.agent.thread)
         self.number += 1
         if isinstance(answer, Exception):
             raise answer
@@ -90,5 +89,5 @@ class RealRanks:
     def close(self) -> None:
         put(self.path / f"case-{self.number}", None)
         self.agent.stopping = True
-        self.thread.join()
+        self.agent.thread.join()
         self.folder.cleanup()

@@ -141,8 +141,9 @@ def _in_shapes_taken(
     grids = configuration.also if base in configuration.problems else ()  # whose scale is taken
     plain = [each for grid in grids for each in grid.problems if not each.features and each.seqlen % parts == 0]
     of_grids = [*(shapes.with_dim(small, dim) for dim in shapes.DIMS), *plain]
-    given = shapes.given_of(configuration)
-    asked, alone = (shapes.questions(base, given, parts, [base, *known], grids) for grids in (of_grids, ()))
+    given, taken = shapes.given_of(configuration), [base, *known]
+    asked = shapes.questions(base, given, parts, taken, of_grids)
+    alone = shapes.questions(base, given, parts, taken)
     wrong = _refused_questions(tiny, asked, ask)
     if again := {question: alone[question] for question in wrong if alone[question] != asked[question]}:
         wrong = {name: each for name, each in wrong.items() if name not in again}

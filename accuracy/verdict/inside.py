@@ -45,7 +45,7 @@ LONG_SUM = "long_sum"  # a gradient, or out, whose sum over blocks is kept in 16
 
 def judges(evidence: "Evidence", dtype: str) -> bool:
     """Whether a tensor of a float64 case is held to float32 only."""
-    if dtype != FINEST or not fields.is_function(evidence.key["options"]):
+    if dtype != FINEST or not is_function(evidence):
         return False
     if evidence.tensor == "lse" and _stored_in_float32(evidence, dtype):
         return True
@@ -53,6 +53,11 @@ def judges(evidence: "Evidence", dtype: str) -> bool:
     out = {name: rung for name, rung in out.items() if name == "gaussian"} or out  # others may show a fault
     least = LEAST * FORMATS[FORMAT].unit_roundoff
     return bool(out) and all(x.level >= least and _within(evidence, x, coarse.get(name)) for name, x in out.items())
+
+
+def is_function(evidence: "Evidence") -> bool:
+    """Whether the variant is a function, of a user or of a published package."""
+    return fields.is_function(evidence.key["options"])
 
 
 def is_foreign(evidence: "Evidence") -> bool:

@@ -156,8 +156,9 @@ class Agent(LocalElasticAgent):
 
     def can_measure(self, task: Task, lead: Lead) -> bool:
         """Return whether the ranks are there and fit this task."""
-        (*alike, sizes), (*others, own) = kind_of(task), self.kind
-        fits = alike == others and lead is self.lead and max(sizes) == max(own) and {*sizes} <= {*own}
+        kind, own = kind_of(task), self.kind
+        fits = max(kind.sizes) == max(own.sizes) and {*kind.sizes} <= {*own.sizes}  # groups of other sizes are not made
+        fits = fits and kind._replace(sizes=own.sizes) == own and lead is self.lead
         return fits and self.thread.is_alive() and self.rendezvous_folder.is_dir()
 
     def hand(self, task: Task, pending: Sequence[Planned]) -> None:

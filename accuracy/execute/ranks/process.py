@@ -1,5 +1,5 @@
-"""The life of a rank's process that an agent of ours started: it meets the others, and measures what the agent hands
-to the ranks."""
+"""What a rank's process does that our agent started: it joins the other ranks, then measures each task that the agent
+gives them."""
 
 import gc
 import os
@@ -28,12 +28,13 @@ POLL_SECONDS = 0.05
 RAISED = "raised."  # and its number: the file into which a rank writes what ended it
 HANDED = "task."  # and a number: the file of a task and its pending cases
 Lead = Callable[[Task, Ranks, Sequence[Planned]], Iterator[Any]]
-"""What the first rank does while the others follow."""
+"""A function that rank 0 runs: it measures the pending cases of a task, and yields after each. The other ranks run
+`rank_loop.follow` meanwhile, which does what rank 0 tells them."""
 
 
 class Kind(NamedTuple):
-    """What ranks are: processes that were started for a task measure another one of their kind. sizes: the numbers of
-    ranks of its cases; the others are those of `Task`."""
+    """What running processes were started with; they can measure another task that needs the same. sizes: the numbers
+    of ranks of its cases; the other fields are those of `Task`."""
 
     backend: str
     threads: int
@@ -42,7 +43,7 @@ class Kind(NamedTuple):
 
 
 def kind_of(task: Task) -> Kind:
-    """Return which ranks the task wants."""
+    """Return what the processes of a task are started with."""
     return Kind(task.backend, task.threads, (*task.shared,), (*task.sizes,))
 
 

@@ -45,7 +45,8 @@ CPU: 4 times, and where scores are large, as on peaked inputs, 4 times what thei
 condition number. Scores that spread by a move the mean of a row's weights by the root of (a^2 + a^4) times the error of
 one: as much more than at a = 1. Weights of 33,000 keys are below float16's least normal number. On several ranks its
 own ratio on one rank is the measure, where that is in the table: times what merges explain. In float32, and for lse, it
-may add in any order: 64 terms one after another are sqrt 64 times as far as in a tree.
+may add in any order: 64 terms one after another are sqrt 64 times as far as in a tree. So may a published package,
+whose blocks may be its own.
 
 A sum in 16 bits grows with its length: autograd adds what each block of 64 keys gives to dq in the case's dtype. The
 j-th of n running sums is sqrt(j / n) of the whole where terms are independent, and rounding it once moves it by 0.41 u
@@ -69,7 +70,6 @@ import math
 
 import numpy as np
 
-from accuracy.core import fields
 from accuracy.core.dtype import REFERENCE_ERROR, form_of
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, Evidence, times_single_device
@@ -182,8 +182,8 @@ def scatter(evidence: Evidence, rows: Rows) -> np.ndarray:
 def _looser(evidence: Evidence, rows: Rows, limit: float) -> float:
     """How many times our kernels' limit is allowed: more for a user's function, and in 32 bits for a published package,
     whose blocks may be its own."""
-    of_package = fields.is_function(evidence.key["options"]) and not evidence.is_short
-    if not (inside.is_foreign(evidence) or of_package):
+    looser = inside.is_foreign(evidence) if evidence.is_short else inside.is_function(evidence)
+    if not looser:
         return 1.0
     if evidence.tensor == "lse" or not evidence.is_short:
         cut = factor.by_sums_cut_off(evidence) if factor.are_sums_cut_off(evidence, rows) else 0.0
